@@ -1,0 +1,35 @@
+"""Errors of the pure half.
+
+    EvaluationError
+    +-- InfeasibleError     the deployment cannot serve this load; a result, not a fault
+    +-- UnsupportedError    no performance data or no backend support
+    +-- StuckError          the replay can make no progress (livelock of the modelled engine)
+    +-- StoppedError        should_stop said so (deadline or cancel)
+"""
+
+from app.schemas.status import ReasonCode
+
+
+class EvaluationError(Exception):
+    """Base of every error that ends a trial with a reason."""
+
+    def __init__(self, code: ReasonCode, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+
+
+class InfeasibleError(EvaluationError):
+    """The deployment cannot serve this load."""
+
+
+class UnsupportedError(EvaluationError):
+    """No performance data, or the backend cannot run this shape."""
+
+
+class StuckError(EvaluationError):
+    """The modelled engine makes no progress; the peer aborts here too."""
+
+
+class StoppedError(EvaluationError):
+    """The caller asked the replay to stop."""
