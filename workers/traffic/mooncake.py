@@ -108,14 +108,23 @@ def _think_times(
     is_first: NDArray[np.bool_],
     lines: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """float64 [R], ms before each turn: its explicit delay, else the gap between stamps, else 0."""
+    """float64 [R], ms before each turn: its explicit delay, else the gap to the last known stamp, else 0."""
     explicit = np.nan_to_num(delays)
     _refuse(is_first & (explicit != 0), lines, "delay on the first turn")
     _refuse(explicit < 0, lines, "invalid delay")
-    gaps = np.where(is_first, 0.0, np.nan_to_num(np.diff(stamps, prepend=0.0)))
-    think = np.where(np.isnan(delays), gaps, explicit)
-    _refuse(think < 0, lines, "invalid delay: timestamps decrease inside a session")
-    return think
+    is_inferred = ~is_first & np.isnan(delays) & ~np.isnan(stamps)
+    gaps = stamps - np.roll(_last_known(stamps, is_first), 1)
+    _refuse(is_inferred & np.isnan(gaps), lines, "cannot infer delay without a previous timestamp")
+    _refuse(is_inferred & (gaps < 0), lines, "invalid delay: timestamps decrease inside a session")
+    return np.where(is_inferred, gaps, explicit)
+
+
+def _last_known(stamps: NDArray[np.float64], is_first: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """float64 [R]: at or before each row of its session, the last stamp present; NaN where there is none."""
+    rows = np.arange(stamps.size)
+    known = np.maximum.accumulate(np.where(np.isnan(stamps), -1, rows))
+    session_start = np.maximum.accumulate(np.where(is_first, rows, 0))
+    return np.where(known >= session_start, stamps[known], np.nan)
 
 
 def _row_spans(rows: TraceRows, by_session: NDArray[np.int64], block: int) -> Spans:

@@ -110,7 +110,7 @@ def _broken_line(line: bytes, error: ValueError) -> str:
         line.decode("utf-8")
     except UnicodeDecodeError:
         return "stream did not contain valid UTF-8"
-    return f"expected value: {error}"
+    return f"expected value or EOF while parsing: {error}"
 
 
 def _kind(value: object) -> str:
