@@ -1,11 +1,12 @@
 """One replica: a group of attention-DP ranks that start and end their passes together (R-DP)."""
 
+from app.schemas.status import ReasonCode
 from tests.reference.acceptance import Acceptance
 from tests.reference.sequence import PassResult, Sequence
+from tests.reference.sglang import SglangRank
 from tests.reference.vllm import VllmRank
 from workers.errors import StuckError
 from workers.replay.fleet import Pool
-from app.schemas.status import ReasonCode
 
 
 class EngineGroup:
@@ -18,6 +19,7 @@ class EngineGroup:
         self.ranks = [_rank(pool, number * pool.attention_dp + r) for r in ranks]
         self.end_ms: float | None = None
         self.group_pass = 0
+        self.blocked_prefills = 0
         self.results: list[PassResult] = []
 
     @property
@@ -32,8 +34,12 @@ class EngineGroup:
 
     def start_pass(self, now: float) -> None:
         """Every rank with work runs its own pass; the group ends with the slowest."""
-        self.results = [rank.run_pass(now, self.group_pass) for rank in self.ranks if rank.has_work]
+        may_prefill = self.blocked_prefills == 0
+        self.results = [rank.run_pass(now, self.group_pass, may_prefill) for rank in self.ranks if rank.has_work]
         self.group_pass += 1
+        self.blocked_prefills = max(0, self.blocked_prefills - 1)
+        if any(result.did_prefill for result in self.results):
+            self.blocked_prefills = self.pool.prefill_decode_interval
         duration = max(result.duration_ms for result in self.results)
         if duration == 0.0 and not any(result.effect for result in self.results):
             raise StuckError(ReasonCode.REPLAY_STUCK, f"engine {self.number} cannot make progress at {now} ms")
@@ -58,6 +64,6 @@ class EngineGroup:
         return {seq.index for result in self.results for seq in result.rejected}
 
 
-def _rank(pool: Pool, seed: int) -> VllmRank:
+def _rank(pool: Pool, seed: int) -> VllmRank | SglangRank:
     acceptance = Acceptance(pool.acceptance, seed)
-    return VllmRank(pool, acceptance)
+    return SglangRank(pool, acceptance) if pool.backend == "sglang" else VllmRank(pool, acceptance)

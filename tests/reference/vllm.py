@@ -54,7 +54,7 @@ class VllmRank:
         self.keys[seq] = chain_hashes(seq.tokens, self.pool.block_size)
         self.waiting.append(seq)
 
-    def run_pass(self, now: float, group_pass: int = 0) -> PassResult:
+    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:  # noqa: ARG002
         """Form one pass at `now`, advance every sequence in it and say how long it takes."""
         work = PassWork(budget=self.pool.max_num_batched_tokens)
         result = PassResult()
