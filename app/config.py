@@ -32,11 +32,9 @@ class Settings(BaseModel):
     max_trials: int = Field(20_000, ge=1)
     max_open_studies: int = Field(100, ge=1)
     max_wait_s: float = Field(60.0, ge=0)
-    max_study_s: float = Field(7 * 86_400.0, gt=0)
     max_event_streams: int = Field(500, ge=1)
     idempotency_hours: float = Field(24.0, gt=0)
 
-    round_trials: int = Field(512, ge=1)
     chunk_s: float = Field(1.0, gt=0)
     lease_s: float = Field(10.0, gt=0)
     heartbeat_s: float = Field(2.5, gt=0)
@@ -45,6 +43,7 @@ class Settings(BaseModel):
     lost_message_s: float = Field(2.0, gt=0)
     slow_message_s: float = Field(60.0, gt=0)
     cancel_grace_s: float = Field(2.5, gt=0)
+    retention_days: float | None = Field(None, gt=0)
     database_patience_s: float = Field(120.0, gt=0)
 
 

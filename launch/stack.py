@@ -1,4 +1,4 @@
-"""The running parts: Postgres and Redis unless given, the API, the Celery worker and the scheduler."""
+"""The running parts: Postgres and Redis unless given, the API and the Celery worker."""
 
 import contextlib
 import hashlib
@@ -102,11 +102,12 @@ def versions(env: dict[str, str]) -> dict[str, str]:
 
 
 def child_env(folder: Path) -> dict[str, str]:
-    """Environment of everything that runs from .venv: one numeric thread a process, a compile cache of these sources."""
+    """Environment of what runs from .venv: one numeric thread a process, a compile cache of these very sources."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     env.update({name: env.get(name, "1") for name in ONE_THREAD})
     env.setdefault("NUMBA_CACHE_DIR", str(numba_cache()))
-    env.update(DATA_DIR=str(folder), PYTHONUNBUFFERED="1", VIRTUAL_ENV=str(PYTHON.parent.parent))
+    env.setdefault("SPICA_DATA_DIR", str(folder / "files"))
+    env.update(PYTHONUNBUFFERED="1", VIRTUAL_ENV=str(PYTHON.parent.parent))
     env["PATH"] = f"{PYTHON.parent}{os.pathsep}{env.get('PATH', os.defpath)}"
     env.pop("PYTHONHOME", None)
     return env
@@ -135,17 +136,13 @@ def migrate(stack: Stack) -> None:
 
 
 def start_application(stack: Stack) -> str:
-    """Start scheduler, worker and API on the migrated database; the API's base URL, once it says it is ready.
+    """Start worker and API on the migrated database; the API's base URL, once it says it is ready.
 
     Raises: LaunchError when the API does not become ready.
     """
     cores = len(os.sched_getaffinity(0))
-    schedule = stack.folder / "celerybeat-schedule"
-    celery = [str(PYTHON), "-m", "celery", "-A"]
-    stack.start(
-        application(stack, "worker", [*celery, "workers.main", "worker", f"--concurrency={cores}", "--loglevel=INFO"])
-    )
-    stack.start(application(stack, "scheduler", [*celery, "app.queue", "beat", f"--schedule={schedule}", "--pidfile="]))
+    celery = [str(PYTHON), "-m", "celery", "-A", "workers.main", "worker"]
+    stack.start(application(stack, "worker", [*celery, f"--concurrency={cores}", "--loglevel=INFO"]))
     port = api_port()
     words = ["uvicorn", "app.main:app", "--host", "127.0.0.1", "--port", str(port), "--no-access-log"]
     api = stack.start(application(stack, "api", [str(PYTHON), "-m", *words]))
