@@ -13,7 +13,7 @@ from app.schemas.status import ReasonCode
 
 
 class EvaluationError(Exception):
-    """Base of every error that ends a trial with a reason; `numbers` holds the figures of the sentence, unit in name."""
+    """Base of every error that ends a trial with a reason; `numbers` are the figures of the sentence, unit in name."""
 
     def __init__(self, code: ReasonCode, detail: str, numbers: Mapping[str, float] | None = None) -> None:
         super().__init__(detail)

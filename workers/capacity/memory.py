@@ -245,7 +245,8 @@ def _no_kv_budget(question: _Question, spent: KvCapacity) -> InfeasibleError:
     gpus = question.tp * question.pp * question.attention_dp
     detail = (
         f"no GPU memory is left for the KV cache of {question.model} on {gpus} x {question.hardware}"
-        f" ({question.backend}, tp {question.tp}, attention_dp {question.attention_dp}, moe_tp {question.moe_tp}, moe_ep {question.moe_ep},"
+        f" ({question.backend}, tp {question.tp}, attention_dp {question.attention_dp}, moe_tp {question.moe_tp},"
+        f" moe_ep {question.moe_ep},"
         f" max_num_batched_tokens {question.max_num_batched_tokens}): per GPU the weights take"
         f" {numbers['weights_gib']:.1f} GiB and all that is not cache {numbers['needed_gib']:.1f} GiB, of"
         f" {numbers['usable_gib']:.1f} GiB usable (memory fraction {question.memory_fraction:g},"
