@@ -1,10 +1,10 @@
 """Errors of the pure half.
 
-    EvaluationError
-    +-- InfeasibleError     the deployment cannot serve this load; a result, not a fault
-    +-- UnsupportedError    no performance data or no backend support
-    +-- StuckError          the replay can make no progress (livelock of the modelled engine)
-    +-- StoppedError        should_stop said so (deadline or cancel)
+EvaluationError
++-- InfeasibleError     the deployment cannot serve this load; a result, not a fault
++-- UnsupportedError    no performance data or no backend support
++-- StuckError          the replay can make no progress (livelock of the modelled engine)
++-- StoppedError        should_stop said so (deadline or cancel)
 """
 
 from collections.abc import Mapping
