@@ -1,4 +1,6 @@
-"""From KV tokens per rank to whole blocks, role capacity and the closed-loop concurrency.
+"""From KV tokens per rank to whole blocks, role capacity and the requests that fill it.
+
+The closed-loop cap at a load ratio is `workers.traffic.load_shape.kv_load_concurrency`.
 
 Source: traffic spec, section "kv_load_ratio".
 """
@@ -32,12 +34,3 @@ def capacity_concurrency(role_capacity_tokens: int, isl: int, osl: int) -> int:
         raise ValueError(f"isl and osl must be at least 1, got {isl} and {osl}")
     return role_capacity_tokens // (isl + osl // 2)
 
-
-def kv_load_concurrency(kv_load_ratio: float, capacity_concurrency: int) -> int:
-    """Closed-loop in-flight cap at a load ratio (1 = estimated full KV occupancy); at least 1.
-
-    Raises: ValueError if the ratio is negative.
-    """
-    if kv_load_ratio < 0:
-        raise ValueError(f"kv_load_ratio must not be negative, got {kv_load_ratio}")
-    return max(1, int(kv_load_ratio * capacity_concurrency))
