@@ -81,6 +81,9 @@ def check_case(case: Mapping[str, Any], traces: Path | None, rows: Mapping[str, 
         if not is_refusal or wanted not in str(error):
             verdict.problem = f"{type(error).__name__}: {error}"
         return verdict
+    except Exception as error:  # a crash on one case must not hide the others
+        verdict.problem = f"{type(error).__name__}: {error}"
+        return verdict
     if is_refusal and not verdict.is_unmodelled:
         verdict.problem = "the reference refuses this case"
     return verdict

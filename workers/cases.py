@@ -72,8 +72,17 @@ def read_case(case: Config, traces_dir: Path | None = None) -> ReferenceCase:
     else:
         batch = _synthetic_batch(traffic, first_pool.block_size, dialect)
         names = tuple(f"session_{index}" for index in range(batch.order.size))
+    return ReferenceCase(str(case.get("id", "case")), fleet, batch, _sla(config), names)
+
+
+def _sla(config: Config) -> Sla | None:
+    """Goodput bounds; the peer takes an end-to-end bound alone or token bounds, not both."""
     bounds = config.get("evaluation", {}).get("sla")
-    return ReferenceCase(str(case.get("id", "case")), fleet, batch, Sla(**bounds) if bounds else None, names)
+    if not bounds:
+        return None
+    if bounds.get("e2e_ms") is not None and len([value for value in bounds.values() if value is not None]) > 1:
+        raise ValueError("evaluation.sla: e2e_ms and ttft_ms or itl_ms are mutually exclusive")
+    return Sla(**bounds)
 
 
 def _refuse_unmodelled(config: Config) -> None:
