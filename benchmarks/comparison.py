@@ -79,6 +79,8 @@ def compare_metrics(
 def request_rows(case: ReferenceCase, outcomes: Outcomes) -> list[dict[str, Any]]:
     """One mapping per request that arrived, under the reference's field names."""
     batch = case.batch
+    pool = case.fleet.agg or case.fleet.decode
+    ranks = pool.attention_dp if pool else 1
     turn = np.arange(batch.num_requests) - np.searchsorted(batch.session, batch.session)
     status = {COMPLETED: "completed", REJECTED: "rejected"}
     return [
@@ -95,7 +97,7 @@ def request_rows(case: ReferenceCase, outcomes: Outcomes) -> list[dict[str, Any]
             "first_reused_tokens": int(outcomes.first_reused_tokens[r]),
             "admission_count": int(outcomes.admissions[r]),
             "prefill_worker_idx": _index(outcomes.prefill_worker[r]),
-            "decode_worker_idx": _index(outcomes.worker[r]),
+            "decode_worker_idx": _index(outcomes.worker[r] * ranks + max(outcomes.dp_rank[r], 0)),
             "worker": _index(outcomes.worker[r]),
             "dp_rank": _index(outcomes.dp_rank[r]),
             "terminal_status": status.get(int(outcomes.status[r]), "unfinished"),
@@ -148,9 +150,7 @@ def _probe_row(row: Mapping[str, Any], is_disaggregated: bool) -> dict[str, Any]
     }
 
 
-def compare_rows(
-    ours: list[dict[str, Any]], reference: list[dict[str, Any]], is_aic: bool
-) -> Iterator[Deviation]:
+def compare_rows(ours: list[dict[str, Any]], reference: list[dict[str, Any]], is_aic: bool) -> Iterator[Deviation]:
     """Every field of every request, both sides in one canonical order; fields we do not know are passed over."""
     fields = sorted(set(ours[0]).intersection(*reference)) if ours and reference else []
     fields = [name for name in fields if not all(row[name] is None for row in reference)]

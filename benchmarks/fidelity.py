@@ -138,7 +138,9 @@ def print_summary(verdicts: list[Verdict]) -> None:
         print(f"  {name:46} {relative:9.2e} {case_id if relative else ''}")
     failed = sum(verdict.has_failed for verdict in verdicts)
     unmodelled = sum(verdict.is_unmodelled for verdict in verdicts)
-    print(f"\n{len(verdicts)} cases: {len(verdicts) - failed - unmodelled} ok, {failed} failed, {unmodelled} not modelled")
+    print(
+        f"\n{len(verdicts)} cases: {len(verdicts) - failed - unmodelled} ok, {failed} failed, {unmodelled} not modelled"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:

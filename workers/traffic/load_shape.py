@@ -5,33 +5,11 @@ Source: user's traffic spec, sections "The four load shapes", "kv_load_ratio" an
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
+
+from app.schemas.workload import Workload
 
 ShapeName = Literal["trace", "trace_capped", "request_rate", "concurrency", "kv_load"]
-
-
-class Workload(Protocol):
-    """The fields of a checked workload block that decide its load shape."""
-
-    @property
-    def trace_path(self) -> str | None:
-        """Path of a trace; its presence excludes every synthetic field."""
-
-    @property
-    def replay_concurrency(self) -> int | None:
-        """In-flight cap of a trace."""
-
-    @property
-    def request_rate(self) -> float | None:
-        """Open-loop rate, requests (or sessions) per second."""
-
-    @property
-    def concurrency(self) -> int | None:
-        """Fixed closed-loop cap."""
-
-    @property
-    def num_request_ratio(self) -> float | None:
-        """Requests per unit of load."""
 
 
 @dataclass(frozen=True, slots=True)
