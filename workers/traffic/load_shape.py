@@ -17,14 +17,19 @@ class LoadShape:
     """How requests are released.
 
     in_flight_cap: closed-loop limit in sessions; None: open loop.
-    interval_ms: constant spacing of synthetic open-loop arrivals; None otherwise.
+    request_rate: synthetic open-loop arrivals per second; None otherwise.
     request_count: synthetic requests (sessions when they have several turns); None for a trace.
     """
 
     name: ShapeName
     in_flight_cap: int | None
-    interval_ms: float | None
+    request_rate: float | None
     request_count: int | None
+
+    @property
+    def interval_ms(self) -> float | None:
+        """Mean spacing of synthetic open-loop arrivals; None otherwise."""
+        return None if self.request_rate is None else 1000.0 / self.request_rate
 
     @property
     def is_closed_loop(self) -> bool:
@@ -64,7 +69,7 @@ def load_shape(
     ratio = workload.num_request_ratio
     if workload.request_rate is not None:
         rate = workload.request_rate
-        return LoadShape("request_rate", None, 1000.0 / rate, resolved_request_count(ratio, rate))
+        return LoadShape("request_rate", None, rate, resolved_request_count(ratio, rate))
     if workload.concurrency is not None:
         cap = workload.concurrency
         return LoadShape("concurrency", cap, None, resolved_request_count(ratio, cap))

@@ -23,12 +23,12 @@ def workload_batch(
         speedup = workload.arrival_speedup_ratio
         return mooncake_batch(trace, TraceDrive(speedup=speedup, in_flight_cap=shape.in_flight_cap))
     traffic = synthetic_traffic(workload, shape, block_size)
-    if shape.interval_ms is None:
+    if shape.request_rate is None:
         return synthetic_batch(traffic, in_flight_cap=shape.in_flight_cap)
     if workload.arrival == "poisson":
-        arrivals = poisson_arrivals(traffic.sessions, 1000.0 / shape.interval_ms, workload.arrival_seed)
+        arrivals = poisson_arrivals(traffic.sessions, shape.request_rate, workload.arrival_seed)
     else:
-        arrivals = constant_arrivals(traffic.sessions, shape.interval_ms)
+        arrivals = constant_arrivals(traffic.sessions, 1000.0 / shape.request_rate)
     return synthetic_batch(traffic, arrivals)
 
 
