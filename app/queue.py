@@ -14,7 +14,7 @@ from kombu import Queue
 from redis import Redis
 from redis.exceptions import RedisError
 
-from app.config import settings
+from app.config import VERSIONS_CHANNEL, settings
 
 log = structlog.get_logger()
 
@@ -24,7 +24,6 @@ RESCUE = "spica.rescue"
 PRUNE = "spica.prune"
 STUDY_QUEUE = "a.studies"
 TRIAL_QUEUE = "b.trials"
-VERSIONS_CHANNEL = "spica.versions"
 VISIBILITY_TIMEOUT_S = 600
 _SOCKET_TIMEOUT_S = 2.0
 
@@ -109,3 +108,11 @@ def num_waiting(queue: str) -> int | None:
         return int(redis_client().llen(queue))  # type: ignore[arg-type]
     except RedisError:
         return None
+
+
+def is_broker_reachable() -> bool:
+    """Whether Redis answers."""
+    try:
+        return bool(redis_client().ping())
+    except RedisError:
+        return False
