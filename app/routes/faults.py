@@ -139,7 +139,7 @@ def _unknown_remedy(loc: Loc) -> str:
 
 
 def _text(line: Any) -> str:
-    fixed = {"missing": "is required", "too_short": "is empty"}.get(line["type"])
+    fixed = {"missing": "is required", "too_short": "is empty", "model_type": "is not an object"}.get(line["type"])
     return fixed or str(line["msg"]).replace("Input should be", "should be", 1)
 
 

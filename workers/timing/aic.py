@@ -19,12 +19,8 @@ from numpy.typing import NDArray
 from app.schemas.deployment import ParallelShape
 from workers.timing import disk_cache, perf_data
 
-CHUNK = 128
-"""Consecutive context lengths answered from one array."""
-
-_MAX_PERSISTED_CHUNKS = 65_536
-_MAX_PERSISTED_PREFILLS = 1_000_000
-_UNKNOWN = -1
+_MAX_PERSISTED_ANSWERS = 1_000_000
+"""Per engine shape; 32 MB on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +82,7 @@ class AicTimes:
         self.key = identity
         self._native: _NativeEngine | None = None
         self._prefill_ns: dict[tuple[int, int, int], int] = {}
-        self._decode_ns: dict[tuple[int, int], NDArray[np.int64]] = {}
+        self._decode_ns: dict[tuple[int, int], int] = {}
         self._num_new = 0
         self._restore()
 
@@ -119,50 +115,26 @@ class AicTimes:
         """As `decode_ms`, whole nanoseconds; 0 for an empty batch."""
         if n <= 0:
             return 0
-        chunk = self._chunk(n, context // CHUNK)
-        offset = context % CHUNK
-        if chunk[offset] < 0:
-            chunk[offset] = self._ask_decode(n, context)
+        answer = self._decode_ns.get((n, context))
+        if answer is None:
+            answer = self._ask_decode(n, context)
+            self._decode_ns[n, context] = answer
             self._num_new += 1
-        return int(chunk[offset])
+        return answer
 
     def decode_row(self, n: int, contexts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """ns of one decode pass of n >= 1 requests at each floor-mean context: int64, shape of `contexts` (1-D)."""
-        contexts = np.asarray(contexts, dtype=np.int64)
-        row = np.empty(contexts.shape, dtype=np.int64)
-        if contexts.size == 0:
-            return row
-        chunk_of = contexts // CHUNK
-        for index in range(int(chunk_of.min()), int(chunk_of.max()) + 1):
-            here = chunk_of == index
-            offsets = contexts[here] - index * CHUNK
-            row[here] = self._filled_chunk(n, index, offsets)[offsets]
-        return row
-
-    def _filled_chunk(self, n: int, index: int, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        chunk = self._chunk(n, index)
-        wanted = np.zeros(CHUNK, dtype=np.bool_)
-        wanted[offsets] = True
-        for offset in np.flatnonzero(wanted & (chunk < 0)).tolist():
-            chunk[offset] = self._ask_decode(n, index * CHUNK + offset)
-            self._num_new += 1
-        return chunk
+        """ns of one decode pass of n requests at each floor-mean context: int64, shape of `contexts` (1-D)."""
+        answers = (self.decode_ns(n, context) for context in contexts.tolist())
+        return np.fromiter(answers, dtype=np.int64, count=contexts.size)
 
     def persist(self) -> None:
         """Write what this process learned since the last call, merged with what others stored meanwhile."""
         if self._num_new == 0:
             return
         self._restore()
-        if len(self._decode_ns) <= _MAX_PERSISTED_CHUNKS and len(self._prefill_ns) <= _MAX_PERSISTED_PREFILLS:
+        if len(self._decode_ns) + len(self._prefill_ns) <= _MAX_PERSISTED_ANSWERS:
             disk_cache.write("step-times", self.key.text(), _pack(self._prefill_ns, self._decode_ns))
         self._num_new = 0
-
-    def _chunk(self, n: int, index: int) -> NDArray[np.int64]:
-        chunk = self._decode_ns.get((n, index))
-        if chunk is None:
-            chunk = np.full(CHUNK, _UNKNOWN, dtype=np.int64)
-            self._decode_ns[n, index] = chunk
-        return chunk
 
     def _ask_prefill(self, n: int, isl: int, prefix: int) -> int:
         engine = self._engine()
@@ -188,11 +160,9 @@ class AicTimes:
         payload = disk_cache.read("step-times", self.key.text())
         if payload is None:
             return
-        prefills, chunks = _unpack(payload)
+        prefills, decodes = _unpack(payload)
         self._prefill_ns = prefills | self._prefill_ns
-        for place, stored in chunks.items():
-            known = self._decode_ns.get(place)
-            self._decode_ns[place] = stored if known is None else np.where(known < 0, stored, known)
+        self._decode_ns = decodes | self._decode_ns
 
 
 def persist_all(times: Iterable[object]) -> None:
@@ -240,20 +210,16 @@ def _compile(used: perf_data.PerfDataPackage, identity: EngineIdentity) -> bytes
     return bytes(spec)
 
 
-def _pack(prefills: dict[tuple[int, int, int], int], chunks: dict[tuple[int, int], NDArray[np.int64]]) -> bytes:
-    known = {place: chunk for place, chunk in chunks.items() if (chunk >= 0).any()}
+def _pack(prefills: dict[tuple[int, int, int], int], decodes: dict[tuple[int, int], int]) -> bytes:
     buffer = io.BytesIO()
-    rows = [(*question, answer) for question, answer in prefills.items()]
-    np.save(buffer, np.array(rows, dtype=np.int64).reshape(-1, 4))
-    np.save(buffer, np.array(list(known), dtype=np.int64).reshape(-1, 2))
-    np.save(buffer, np.array(list(known.values()), dtype=np.int64).reshape(-1, CHUNK))
+    for answers, width in ((prefills, 4), (decodes, 3)):
+        rows = np.array([(*question, answer) for question, answer in answers.items()], dtype=np.int64)
+        np.save(buffer, rows.reshape(-1, width))
     return buffer.getvalue()
 
 
-def _unpack(payload: bytes) -> tuple[dict[tuple[int, int, int], int], dict[tuple[int, int], NDArray[np.int64]]]:
+def _unpack(payload: bytes) -> tuple[dict[tuple[int, int, int], int], dict[tuple[int, int], int]]:
     buffer = io.BytesIO(payload)
-    rows = np.load(buffer, allow_pickle=False).tolist()
-    places = np.load(buffer, allow_pickle=False).tolist()
-    values = np.load(buffer, allow_pickle=False)
-    prefills = {(n, isl, prefix): answer for n, isl, prefix, answer in rows}
-    return prefills, {(n, index): chunk for (n, index), chunk in zip(places, values, strict=True)}
+    prefills = {(n, isl, prefix): ns for n, isl, prefix, ns in np.load(buffer, allow_pickle=False).tolist()}
+    decodes = {(n, context): ns for n, context, ns in np.load(buffer, allow_pickle=False).tolist()}
+    return prefills, decodes
