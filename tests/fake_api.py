@@ -1,3 +1,3 @@
 from tests.pure_fake import install
+
 install()
-from app.main import app

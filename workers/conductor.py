@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import structlog
-from sqlalchemy import func, select, text
-from sqlalchemy.orm import Session
+from app.schemas.plan import Plan
+from sqlalchemy import func
 
 from app.config import settings
 from app.db.engine import transaction
@@ -29,7 +29,6 @@ from app.errors import SpicaError, TransitionRefusedError
 from app.ids import fingerprint
 from app.queue import announce, wake_trials
 from app.schemas.deployment import Deployment
-from app.schemas.plan import Plan
 from app.schemas.status import STUDY_TERMINAL, StudyStatus
 from app.schemas.study import SmartSearchConfig
 from app.traces.store import stored_trace

@@ -77,7 +77,9 @@ def _no_viable_candidate(db: Session, study: StudyRow) -> dict[str, Any]:
         for row in db.execute(_REASONS, {"id": study.id})
     ]
     plan = study.plan or {}
-    said = ", ".join(f"{reason['count']} x {reason['code']}" for reason in reasons) or "the plan has nothing to evaluate"
+    said = (
+        ", ".join(f"{reason['count']} x {reason['code']}" for reason in reasons) or "the plan has nothing to evaluate"
+    )
     detail = f"None of {study.num_trials} trials is feasible: {said}."
     extensions = {"reasons": reasons, "excluded": plan.get("excluded", []), "nearest": plan.get("nearest")}
     return problem("no-viable-candidate", "No viable candidate", detail, **extensions)
