@@ -95,7 +95,8 @@ def test_unknown_model_and_hardware_have_no_data() -> None:
     assert refusal("Qwen/Qwen3-8B", "tpu", "vllm", ParallelShape(tp=1)).code is ReasonCode.NO_PERF_DATA
 
 
-def test_capacities_and_refusals_on_disk_need_no_package(fresh_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("fresh_cache")
+def test_capacities_and_refusals_on_disk_need_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     fits, tight = ParallelShape(tp=2), ParallelShape(tp=8, moe_ep=8)
     capacity = memory.kv_capacity("Qwen/Qwen3-32B-FP8", "h200_sxm", "vllm", fits)
     error = refusal("deepseek-ai/DeepSeek-V3", "h100_sxm", "vllm", tight)

@@ -83,9 +83,8 @@ def test_equal_identities_share_one_object(identity: EngineIdentity) -> None:
     assert aic_times(identity).key == identity
 
 
-def test_stored_answers_need_no_package(
-    identity: EngineIdentity, empty_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("empty_folder")
+def test_stored_answers_need_no_package(identity: EngineIdentity, monkeypatch: pytest.MonkeyPatch) -> None:
     first = AicTimes(identity)
     known = (first.prefill_ns(2, 1_000, 0), first.decode_row(5, np.arange(100, 400)).tolist())
     first.persist()
@@ -94,9 +93,8 @@ def test_stored_answers_need_no_package(
     assert (second.prefill_ns(2, 1_000, 0), second.decode_row(5, np.arange(100, 400)).tolist()) == known
 
 
-def test_two_writers_keep_what_both_learned(
-    identity: EngineIdentity, empty_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("empty_folder")
+def test_two_writers_keep_what_both_learned(identity: EngineIdentity, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = AicTimes(identity), AicTimes(identity)
     learned = [one.decode_ns(3, 70), other.decode_ns(4, 70), other.prefill_ns(1, 50, 0)]
     one.persist()

@@ -18,7 +18,8 @@ def only_file(folder: Path) -> Path:
     return file
 
 
-def test_payload_written_is_read_back_by_the_same_identity_only(folder: Path) -> None:
+@pytest.mark.usefixtures("folder")
+def test_payload_written_is_read_back_by_the_same_identity_only() -> None:
     assert disk_cache.write("kind", "a|b", b"payload")
     assert disk_cache.read("kind", "a|b") == b"payload"
     assert disk_cache.read("kind", "a|c") is None
