@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
-from app.catalog import snapshot
-from app.schemas.block import nearest, refuse
+from app.catalog import snapshot, suggest
+from app.schemas.block import refuse
 
 
 def model_names() -> Sequence[str]:
     """Models in the catalogue, as the model hub spells them."""
-    return tuple(snapshot.MODELS)
+    return list(snapshot.MODELS)
 
 
 def hardware_skus() -> Sequence[str]:
     """Systems in the catalogue."""
-    return tuple(snapshot.HARDWARE)
+    return list(snapshot.HARDWARE)
 
 
 def known_model(name: Any) -> Any:
@@ -30,6 +30,6 @@ def known_sku(name: Any) -> Any:
 def _known(name: Any, names: Sequence[str], kind: str) -> Any:
     if name in names:
         return name
-    close = nearest(name, names, 3)
+    close = suggest.nearest(name, names) if isinstance(name, str) else []
     hint = f"did you mean {', '.join(repr(each) for each in close)}? " if close else ""
     raise refuse(f"unknown_{kind}", f"is not a {kind} in the catalogue", f"{hint}GET /catalog lists all {len(names)}")
