@@ -157,9 +157,11 @@ def application(stack: Stack, name: str, argv: list[str]) -> Program:
 
 
 def api_port() -> int:
-    """PORT; else 8000 when it is free; else any free one."""
+    """PORT; else 8000 when it is free; else any free one. Raises: LaunchError for a PORT that is none."""
     given = os.environ.get("PORT")
     if given:
+        if not given.isdecimal() or not 0 < int(given) < 65536:
+            raise LaunchError(f"PORT={given}: not a TCP port, which is a number from 1 to 65535")
         return int(given)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

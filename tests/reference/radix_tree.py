@@ -49,6 +49,17 @@ class RadixTree:
                 child = self._split(child, common)
             node, matched = child, matched + common
 
+    def peek(self, tokens: Tokens) -> int:
+        """Length of the cached prefix of whole pages, leaving the tree and its ages as they are."""
+        node, matched = self.root, 0
+        while (child := self._child(node, tokens[matched:])) is not None:
+            common = self._common_pages(child.tokens, tokens[matched:])
+            matched += common
+            if common < len(child.tokens):
+                break
+            node = child
+        return matched
+
     def insert(self, tokens: Tokens) -> tuple[Node, int]:
         """Add a sequence of whole pages; returns its last node and how many of its tokens were there already."""
         node, matched = self.match(tokens)

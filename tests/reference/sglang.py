@@ -5,9 +5,11 @@ Room is counted in tokens: free ones, the tree's (shared, evictable when unlocke
 
 from dataclasses import dataclass
 
+from app.schemas.status import ReasonCode
 from tests.reference.acceptance import Acceptance
 from tests.reference.radix_tree import Node, RadixTree
 from tests.reference.sequence import PassResult, Sequence
+from workers.errors import StuckError
 from workers.replay.fleet import Pool
 
 CHUNK_BUDGET_TOKENS = 8192
@@ -86,7 +88,7 @@ class SglangRank:
             if self.pool.context_length is not None and seq.prompt >= self.pool.context_length:
                 result.rejected.append(self.waiting.pop(0))
                 continue
-            node, start = self._cached_prefix(seq)
+            start = self._cached_tokens(seq)
             missing = seq.length - start
             reserve = min(seq.remaining_output, RESERVED_OUTPUT_LIMIT)
             if self._pages(missing) > budget:
@@ -94,7 +96,7 @@ class SglangRank:
                 if missing == 0:
                     break
             room = self._pages(missing)
-            if not room + reserve < available or not self._hold(seq, node, start, room):
+            if not room + reserve < available or not self._hold(seq, start, room):
                 break
             available -= room + reserve
             budget -= room
@@ -104,22 +106,27 @@ class SglangRank:
             batch.append(Member(seq, start, start + missing))
         return batch
 
-    def _cached_prefix(self, seq: Sequence) -> tuple[Node, int]:
+    def _cached_tokens(self, seq: Sequence) -> int:
         """Where the sequence starts: what it has computed, or what the tree holds of all but its last token."""
         if seq in self.held:
-            return self.held[seq].node, seq.computed
+            return seq.computed
         if not self.pool.prefix_caching:
-            return self.tree.root, 0
-        return self.tree.match(seq.tokens[: seq.length - 1])
+            return 0
+        return self.tree.peek(seq.tokens[: max(0, seq.length - 1)])
 
-    def _hold(self, seq: Sequence, node: Node, start: int, room: int) -> bool:
-        """Lock the cached prefix and allocate `room` tokens beyond it; all or nothing."""
-        self.tree.lock(node)
-        fits = self._allocate(room)
-        if seq in self.held or not fits:
-            self.tree.unlock(node)
+    def _hold(self, seq: Sequence, start: int, room: int) -> bool:
+        """Lock (and only now refresh) the cached prefix and allocate `room` tokens beyond it; all or nothing."""
+        if seq in self.held:
+            fits = self._allocate(room)
+        else:
+            node, _ = self.tree.match(seq.tokens[:start])
+            self.tree.lock(node)
+            self.held[seq] = Held(node, start)
+            fits = self._allocate(room)
         if fits:
-            self.held.setdefault(seq, Held(node, start)).own += room
+            self.held[seq].own += room
+        elif seq.computed == 0:
+            self.tree.unlock(self.held.pop(seq).node)
         return fits
 
     def _prefill(self, batch: list[Member], result: PassResult) -> None:
@@ -166,11 +173,13 @@ class SglangRank:
         if not retracted:
             fall = RATIO_FALL * self.start_ratio / RATIO_FALL_PASSES
             self.ratio = max(RATIO_FLOOR * self.start_ratio, self.ratio - fall)
-        for seq in list(self.running):
+        for seq in self.running:
             tokens = 1 + self.acceptance.accepted(self._burst(seq) - 1)
-            assert self._grow(seq, seq.length + tokens), "room for the burst was checked"
+            if not self._grow(seq, seq.length + tokens):
+                raise StuckError(ReasonCode.REPLAY_STUCK, "a single sequence outgrew the KV pool")
             seq.generated += tokens
             result.emitted.append((seq, tokens))
+        for seq in list(self.running):
             if seq.remaining_output <= 0:
                 self.running.remove(seq)
                 self._finish(seq, result)

@@ -33,4 +33,3 @@ def capacity_concurrency(role_capacity_tokens: int, isl: int, osl: int) -> int:
     if isl < 1 or osl < 1:
         raise ValueError(f"isl and osl must be at least 1, got {isl} and {osl}")
     return role_capacity_tokens // (isl + osl // 2)
-

@@ -7,7 +7,9 @@ count as one more objective.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from workers.search.score import Scored, signed
+from app.schemas.goal import Goal
+from workers.search.history import Told
+from workers.search.score import Scored, scored, signed
 
 
 def gains(objectives: Sequence[str], candidate: Scored) -> tuple[float, ...]:
@@ -51,9 +53,20 @@ class Front:
         return sorted(members, key=lambda candidate: front_key(self.objectives, candidate))
 
 
-def front(objectives: Sequence[str], candidates: Iterable[Scored]) -> list[Scored]:
+def front_of(objectives: Sequence[str], candidates: Iterable[Scored]) -> list[Scored]:
     """The non-dominated candidates in the front's order; equal points all stay."""
     kept = Front(tuple(objectives))
     for candidate in candidates:
         kept.add(candidate)
     return kept.ordered()
+
+
+def front(goal: Goal, results: Sequence[Told]) -> list[int]:
+    """Indices of the feasible results on the front, in the front's order."""
+    places: dict[str, int] = {}
+    candidates = []
+    for index, told in enumerate(results):
+        candidate = scored(goal, told)
+        places[candidate.canonical] = index
+        candidates.append(candidate)
+    return [places[member.canonical] for member in front_of(goal.objectives, candidates)]
