@@ -21,9 +21,7 @@ class Winner(NamedTuple):
     candidate: CandidateRow
 
 
-def page_of_candidates(
-    db: Session, study: StudyRow, view: View, limit: int, after: UUID | None
-) -> list[CandidateRow]:
+def page_of_candidates(db: Session, study: StudyRow, view: View, limit: int, after: UUID | None) -> list[CandidateRow]:
     """Candidates of a view in its order, those behind candidate `after`.
 
     Stable while rows arrive: a page begins behind the *present* place of the last candidate seen, and two candidates

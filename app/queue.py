@@ -10,7 +10,7 @@ from uuid import UUID
 
 import structlog
 from celery import Celery
-from kombu import Queue
+from kombu import Exchange, Queue
 from redis import Redis
 from redis.exceptions import RedisError
 
@@ -35,7 +35,7 @@ def _celery() -> Celery:
     """
     app = Celery("spica", broker=settings().redis_url)
     app.conf.update(
-        task_queues=(Queue(STUDY_QUEUE), Queue(TRIAL_QUEUE)),
+        task_queues=[Queue(name, Exchange(name), routing_key=name) for name in (STUDY_QUEUE, TRIAL_QUEUE)],
         task_default_queue=TRIAL_QUEUE,
         task_routes={name: {"queue": STUDY_QUEUE} for name in (ADVANCE_STUDY, RESCUE, PRUNE)},
         task_acks_late=True,

@@ -15,7 +15,9 @@ class SubmissionEntry(NamedTuple):
 
 _LOCATION = {"Location": {"schema": {"type": "string"}, "description": "The study."}}
 _RETRY = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds until it is worth asking again."}}
-_REPLAYED = {"Idempotency-Replayed": {"schema": {"type": "string", "enum": ["true"]}, "description": "An earlier study."}}
+_REPLAYED = {
+    "Idempotency-Replayed": {"schema": {"type": "string", "enum": ["true"]}, "description": "An earlier study."}
+}
 
 SUBMISSION = SubmissionEntry(
     request={

@@ -71,7 +71,11 @@ def readyz() -> Response:
     return json_response({"status": "ok", "parts": parts})
 
 
-@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}} | problems())
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}} | problems(),
+)
 def metrics(door: DoorDep) -> Response:
     """Prometheus metrics: studies and trials by status, queue lengths, latency by route."""
     with door.open("read") as (db, _caller):

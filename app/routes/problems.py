@@ -168,4 +168,3 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
         status: {"description": titles.get(status, "Refused"), "content": content}
         for status in sorted({*statuses, 401, 403, 422, 503})
     }
-

@@ -45,7 +45,13 @@ Wait = Annotated[float, Query(ge=0, le=60, description="Seconds to wait at most.
 _POLL_AGAIN_S = "1"
 
 
-@router.post("", status_code=202, response_model=StudyView, responses=problems(408, 409, 413, 415, 429) | SUBMISSION.responses, openapi_extra=SUBMISSION.request)
+@router.post(
+    "",
+    status_code=202,
+    response_model=StudyView,
+    responses=problems(408, 409, 413, 415, 429) | SUBMISSION.responses,
+    openapi_extra=SUBMISSION.request,
+)
 async def submit(
     request: Request,
     door: DoorDep,
@@ -106,7 +112,9 @@ def _read(door: Door, study_id: UUID) -> dict[str, Any]:
         return views.study_document(studies.get_study(db, caller, study_id))
 
 
-async def _await_end(door: Door, waker: Waker, study_id: UUID, seconds: float, version: int | None = None) -> dict[str, Any]:
+async def _await_end(
+    door: Door, waker: Waker, study_id: UUID, seconds: float, version: int | None = None
+) -> dict[str, Any]:
     """The study once it has ended, its version is above `version`, or the seconds are over."""
     deadline = time.monotonic() + min(seconds, settings().max_wait_s)
     while True:
