@@ -50,7 +50,7 @@ def launched(folder: Path) -> Iterator[list[str]]:
             yield lines[3]
         finally:
             launcher.send_signal(signal.SIGKILL)
-            assert all([wait_gone(pid) for pid in pids])
+            assert all(wait_gone(pid) for pid in pids)
 
 
 def test_killed_launcher_leaves_no_server_and_the_next_one_finds_the_data(folder: Path) -> None:
