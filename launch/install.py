@@ -21,7 +21,7 @@ INSTALLER_LOCK = REPOSITORY / "requirements-uv.lock"
 
 
 def install(lock: Path) -> None:
-    """Make .venv hold exactly what `lock` names, at least; nothing to do when a stamp says so.
+    """Make .venv hold what `lock` names; nothing to do when a stamp says that it does.
 
     Raises: LaunchError when neither uv nor pip could install it.
     """
