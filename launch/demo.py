@@ -53,7 +53,7 @@ def describe(config: Json) -> str:
 
 
 def follow(url: str, study: Json, stack: Stack) -> Json:
-    """Long-poll until the study ends, a line for each change. Raises: LaunchError when it takes too long or a part dies."""
+    """Long-poll until the study ends, a line for each change. Raises: LaunchError when late, or when a part dies."""
     deadline = time.monotonic() + STUDY_WITHIN_S
     said = ""
     while study["status"] not in TERMINAL:
