@@ -111,18 +111,26 @@ def _verdict(config: Any, each: Deployment, number: int, should_stop: Callable[[
     return Verdict(TrialStatus.FEASIBLE, None, score, values, {"concurrency": 8}, metrics, report, wall_s)
 
 
-def install() -> None:
-    """Put the stand-ins where the thin half looks for the pure one."""
-    stand_ins = {
-        "workers.plan": {"plan": plan},
-        "workers.evaluate": {"evaluate_many": evaluate_many},
-        "workers.search.search": {"Search": Search},
-        "workers.replay.warm": {"warm": lambda: None},
-    }
-    for name, members in stand_ins.items():
+def _stub_missing() -> None:
+    for name, member in (
+        ("workers.evaluate", "evaluate_many"),
+        ("workers.search.search", "Search"),
+        ("workers.replay.warm", "warm"),
+    ):
         try:
-            module = importlib.import_module(name)
+            importlib.import_module(name)
         except ImportError:
-            module = sys.modules[name] = types.ModuleType(name)
-        for member, value in members.items():
-            setattr(module, member, value)
+            sys.modules[name] = types.ModuleType(name)
+            setattr(sys.modules[name], member, lambda: None)
+
+
+_stub_missing()
+
+
+def install(put: Callable[[object, str, object], None] = setattr) -> None:
+    """Put the stand-ins where the thin half takes the pure one from."""
+    conductor, chunk = importlib.import_module("workers.conductor"), importlib.import_module("workers.chunk")
+    put(conductor, "make_plan", plan)
+    put(conductor, "Search", Search)
+    put(chunk, "evaluate_many", evaluate_many)
+    put(importlib.import_module("app.main"), "make_plan", plan)
