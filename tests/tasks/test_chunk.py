@@ -1,6 +1,7 @@
 """Chunks that meet trouble: errors, time-outs, cancels, a worker that leaves."""
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -67,12 +68,9 @@ def test_leaving_worker_gives_back_what_it_has_not_evaluated(desk: Desk) -> None
     assert {trial.chunk for trial in given_back} == {None}
 
 
-def test_heartbeat_keeps_the_lease_of_a_long_trial(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.config import settings
-
-    monkeypatch.setenv("SPICA_LEASE_S", "0.5")
-    monkeypatch.setenv("SPICA_HEARTBEAT_S", "0.05")
-    settings.cache_clear()
+def test_heartbeat_keeps_the_lease_of_a_long_trial(desk: Desk, setting: Callable[[str, object], None]) -> None:
+    setting("lease_s", 0.5)
+    setting("heartbeat_s", 0.05)
     study_id = submit(trials=1, infeasible=0, trial_ms=1500)
     advance(study_id)
     from workers.rescue import sweep
@@ -82,7 +80,6 @@ def test_heartbeat_keeps_the_lease_of_a_long_trial(desk: Desk, monkeypatch: pyte
     while running.is_alive():
         sweep()
         running.join(timeout=0.1)
-    settings.cache_clear()
     assert [(trial.status, trial.attempt) for trial in trials(study_id)] == [("feasible", 1)]
     assert study(study_id).num_late == 0
 

@@ -1,6 +1,7 @@
 """Whole studies through the conductor, with broker and worker played in this process."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -167,13 +168,9 @@ def test_planning_that_breaks_fails_the_study_without_internals(desk: Desk, monk
     assert "secret" not in str(row.problem)
 
 
-def test_trial_limit_of_the_service_ends_the_search(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPICA_MAX_TRIALS", "25")
-    from app.config import settings
-
-    settings.cache_clear()
+def test_trial_limit_of_the_service_ends_the_search(desk: Desk, setting: Callable[[str, object], None]) -> None:
+    setting("max_trials", 25)
     row = desk.run(submit(trials=100, round=10))
-    settings.cache_clear()
     assert (row.status, row.num_trials) == ("succeeded", 25)
 
 

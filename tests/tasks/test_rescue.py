@@ -1,5 +1,7 @@
 """The rescuer, one kind of loss at a time; ages are made by moving the rows' times back."""
 
+from collections.abc import Callable
+
 import pytest
 
 from app.config import settings
@@ -111,9 +113,10 @@ def test_only_one_process_sweeps_at_a_time(desk: Desk) -> None:
     assert sweep()
 
 
-def test_prune_deletes_old_ended_studies_and_never_open_ones(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPICA_RETENTION_DAYS", "30")
-    settings.cache_clear()
+def test_prune_deletes_old_ended_studies_and_never_open_ones(
+    desk: Desk, setting: Callable[[str, object], None]
+) -> None:
+    setting("retention_days", 30)
     old, recent, opened = (submit(trials=2) for _ in range(3))
     desk.run(old)
     desk.run(recent)
@@ -121,6 +124,5 @@ def test_prune_deletes_old_ended_studies_and_never_open_ones(desk: Desk, monkeyp
     execute("UPDATE studies SET created_at = now() - interval '99 days'")
     with transaction() as db:
         assert prune(db) == 1
-    settings.cache_clear()
     assert study(recent).status == "succeeded"
     assert study(opened).status == "queued"
