@@ -17,9 +17,9 @@ def desk(empty_tables: None, monkeypatch: pytest.MonkeyPatch) -> Desk:
     return Desk(monkeypatch)
 
 
-@pytest.fixture
-def address(desk: Desk) -> Iterator[str]:
-    """Base URL of a running API, lifespan included."""
+@pytest.fixture(scope="module")
+def address(database: str) -> Iterator[str]:
+    """Base URL of this module's running API, lifespan included."""
     from app.main import create_app
 
     with socket.socket() as listening:
@@ -33,7 +33,7 @@ def address(desk: Desk) -> Iterator[str]:
 
 
 @pytest.fixture
-def client(address: str) -> Iterator[httpx.Client]:
+def client(desk: Desk, address: str) -> Iterator[httpx.Client]:
     """A caller on this machine."""
     with httpx.Client(base_url=address, timeout=60) as http:
         http.get("/healthz")
@@ -41,7 +41,7 @@ def client(address: str) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def stranger(address: str) -> Iterator[httpx.Client]:
+def stranger(desk: Desk, address: str) -> Iterator[httpx.Client]:
     """A caller from another machine, behind a proxy on this one."""
     with httpx.Client(base_url=address, timeout=60, headers={"x-forwarded-for": "203.0.113.7"}) as http:
         yield http
