@@ -150,7 +150,8 @@ def _pool(engine: Config, role: str) -> Pool:
         backend=backend,
         replicas=parallelism.get("replicas", 1),
         attention_dp=shape.attention_dp,
-        gpus_per_replica=shape.gpus,
+        # Pipeline stages are not counted: the peer's command line reports tensor x attention-DP GPUs per worker.
+        gpus_per_replica=shape.tp * shape.attention_dp,
         num_blocks=num_blocks,
         block_size=block_size,
         max_num_batched_tokens=scheduler.get("max_batched_tokens", _DEFAULT_BUDGET),

@@ -67,7 +67,8 @@ class SglangRank:
     def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:  # noqa: ARG002
         """Prefill if a batch can be formed, else decode everything that runs."""
         result = PassResult()
-        batch = self._form_batch(now, result) if may_prefill else []
+        self._reject_too_long(result)
+        batch = self._form_batch(now) if may_prefill or not self.running else []
         if batch:
             self._prefill(batch, result)
         elif self.running:
@@ -75,9 +76,16 @@ class SglangRank:
         result.effect = bool(batch or result.emitted or result.rejected)
         return result
 
+    def _reject_too_long(self, result: PassResult) -> None:
+        """Prompts at or over the context limit leave wherever they wait, even if no slot is free."""
+        limit = self.pool.context_length
+        if limit is not None:
+            result.rejected = [seq for seq in self.waiting if seq.prompt >= limit]
+            self.waiting = [seq for seq in self.waiting if seq.prompt < limit]
+
     # ---- prefill
 
-    def _form_batch(self, now: float, result: PassResult) -> list[Member]:
+    def _form_batch(self, now: float) -> list[Member]:
         """Take heads of the queue while chunk budget, slots and room last; the first that fails blocks the rest."""
         batch: list[Member] = []
         promised = sum(min(s.remaining_output, RESERVED_OUTPUT_LIMIT) for s in self.running)
@@ -85,9 +93,6 @@ class SglangRank:
         budget = CHUNK_BUDGET_TOKENS // self.pool.attention_dp
         while self.waiting and budget > 0 and len(batch) < self.pool.max_num_seqs - len(self.running):
             seq = self.waiting[0]
-            if self.pool.context_length is not None and seq.prompt >= self.pool.context_length:
-                result.rejected.append(self.waiting.pop(0))
-                continue
             start = self._cached_tokens(seq)
             missing = seq.length - start
             reserve = min(seq.remaining_output, RESERVED_OUTPUT_LIMIT)
@@ -207,9 +212,7 @@ class SglangRank:
     def _retract(self, victim: Sequence) -> None:
         """Its own room is freed, its cached prefix unlocked; it queues again, last, as a prompt of all its tokens."""
         self.running.remove(victim)
-        held = self.held.pop(victim)
-        self.free += held.own
-        self.tree.unlock(held.node)
+        self._let_go(victim)
         self.free += self.tree.evict(RETRACT_STEPS * len(self.running) - self.free)
         victim.computed = 0
         self.waiting.append(victim)
@@ -241,7 +244,7 @@ class SglangRank:
             return
         held = self.held[seq]
         whole = tokens // self.page * self.page
-        node, present = self.tree.insert(seq.tokens[:whole])
+        node, present = self.tree.insert(seq.tokens[:whole], held.node)
         self.tree.lock(node)
         self.tree.unlock(held.node)
         self.free += max(0, present - held.shared)
@@ -249,9 +252,16 @@ class SglangRank:
         held.node, held.shared = node, whole
 
     def _finish(self, seq: Sequence, result: PassResult) -> None:
+        self._leave(seq)
+        result.finished.append(seq)
+
+    def _leave(self, seq: Sequence) -> None:
         """All tokens (the prompt alone after a single one) stay in the tree, unlocked; the rest is freed."""
         self._publish(seq, seq.prompt if seq.max_output <= 1 else seq.length)
+        self._let_go(seq)
+
+    def _let_go(self, seq: Sequence) -> None:
+        """Free what the sequence owns and unlock what it shares."""
         held = self.held.pop(seq)
         self.tree.unlock(held.node)
         self.free += held.own
-        result.finished.append(seq)

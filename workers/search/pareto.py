@@ -23,6 +23,14 @@ def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
     return all(a >= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
 
 
+def front_key(
+    objectives: Sequence[str], candidate: Scored
+) -> tuple[float, tuple[float, ...], int, str]:
+    """Sort key along the last objective, ascending; then the others best first, fewer GPUs, canonical JSON."""
+    others = tuple(-value for value in gains(objectives, candidate)[:-2])
+    return (candidate.values[-1], others, candidate.used_gpus, candidate.canonical)
+
+
 @dataclass(slots=True)
 class Front:
     """A front that takes one candidate after the other; the result does not depend on their order."""
@@ -40,14 +48,9 @@ class Front:
         return True
 
     def ordered(self) -> list[Scored]:
-        """Along the last objective, ascending; then the other objectives best first, fewer GPUs, canonical JSON."""
-
-        def key(candidate: Scored) -> tuple[float, tuple[float, ...], int, str]:
-            signed_values = gains(self.objectives, candidate)[:-1]
-            others = tuple(-value for value in signed_values[:-1])
-            return (candidate.values[-1], others, candidate.used_gpus, candidate.canonical)
-
-        return sorted((candidate for _, candidate in self.members), key=key)
+        """The members along the front: `front_key`."""
+        members = (candidate for _, candidate in self.members)
+        return sorted(members, key=lambda candidate: front_key(self.objectives, candidate))
 
 
 def front_of(objectives: Sequence[str], candidates: Iterable[Scored]) -> list[Scored]:
