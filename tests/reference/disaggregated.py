@@ -78,37 +78,44 @@ class DisaggregatedReplay:
     # ---- passes
 
     def _finish_passes(self) -> None:
-        """Completions due now, prefill engines first, each role by ascending engine."""
+        """Completions due now, prefill engines first, each role by ascending engine; then the new hand-overs."""
+        prefilled: list[HandOver] = []
         for group in self._due(self.prefills):
             for seq in group.finish_pass():
-                self._prefilled(seq, rejected=seq.index in group.rejected)
+                prefilled += self._prefilled(seq, rejected=seq.index in group.rejected)
             self.computed_prefill += sum(result.computed_prefill for result in group.results)
         for group in self._due(self.decodes):
             self.may_serve[group.number] = 1
             for seq in group.finish_pass():
                 self._ended(seq, COMPLETED)
             self.computed_prefill += sum(result.computed_prefill for result in group.results)
+        self._serve_queues()
+        for over in prefilled:
+            if self.destination_first:
+                self._depart(over)
+            else:
+                self._request_destination(over)
 
     def _due(self, groups: list[EngineGroup]) -> Iterable[EngineGroup]:
         return [g for g in groups if g.end_ms is not None and g.end_ms <= self.now]
 
     def _start_passes(self) -> None:
+        for group in self.decodes:
+            for rank in group.ranks:
+                rank.others_wait = bool(self.requested[group.number])
         for group in self.prefills + self.decodes:
             if not group.is_busy and group.has_work:
                 group.start_pass(self.now)
 
-    def _prefilled(self, seq: Sequence, rejected: bool) -> None:
+    def _prefilled(self, seq: Sequence, rejected: bool) -> list[HandOver]:
         over = self.by_prefill[seq]
-        over.decode.admissions = seq.admissions + over.decode.admissions
+        over.decode.admissions = list(seq.admissions)
         if rejected:
             del self.by_prefill[seq]
             self._ended(over.decode, REJECTED)
-            return
+            return []
         self.held.append(over)
-        if self.destination_first:
-            self._depart(over)
-        else:
-            self._request_destination(over)
+        return [over]
 
     def _ended(self, seq: Sequence, status: int) -> None:
         seq.status, seq.end_ms = status, self.now
@@ -183,7 +190,6 @@ class DisaggregatedReplay:
         for over in sorted(landed, key=lambda h: h.lands_ms):
             self.travelling.remove(over)
             over.active = True
-            over.decode.admissions.append((self.now, over.cached_tokens))
             self.decodes[over.target[0]].ranks[over.target[1]].activate(over.decode)
             self.may_serve[over.target[0]] += 1
         return bool(landed)

@@ -26,6 +26,8 @@ class PassWork:
 class VllmRank:
     """Queues, block pool and scheduler of one rank."""
 
+    bills_prefill = True
+
     def __init__(self, pool: Pool, acceptance: Acceptance) -> None:
         self.pool = pool
         self.is_trt = pool.backend == "trtllm"
@@ -37,6 +39,7 @@ class VllmRank:
         self.held: dict[Sequence, list[Block]] = {}
         self.keys: dict[Sequence, list[int]] = {}
         self.may_prefill = False
+        self.others_wait = False
 
     @property
     def has_work(self) -> bool:
@@ -97,10 +100,16 @@ class VllmRank:
 
     def _admit(self, now: float, work: PassWork, result: PassResult, defer: bool) -> None:
         """Phase B: strictly first come first served; the first head that does not fit ends the phase."""
-        while self.waiting and len(self.running) < self.pool.max_num_seqs:
-            seq = self.waiting[0]
+        while len(self.running) < self.pool.max_num_seqs:
+            seq = self._next_waiting()
+            if seq is None:
+                return
+            if seq in self.reserved:  # its KV arrived ready-made: a slot is all it needs
+                self.reserved.remove(seq)
+                self._run(seq, now, 0)
+                continue
             if self._can_never_run(seq):
-                self.waiting.pop(0)
+                self.waiting.remove(seq)
                 self.keys.pop(seq)
                 result.rejected.append(seq)
                 continue
@@ -114,12 +123,18 @@ class VllmRank:
             tokens = min(missing, work.budget)
             if missing and not tokens:
                 return
-            self.waiting.pop(0)
-            self.running.append(seq)
             fresh = self._blocks_for(hit_tokens + tokens) - len(hits)
             self.held[seq] = self.blocks.take(fresh, hits)
-            seq.admissions.append((now, hit_tokens))
+            self._run(seq, now, hit_tokens)
             self._schedule(seq, hit_tokens, tokens, tokens, work)
+
+    def _next_waiting(self) -> Sequence | None:
+        return self.waiting[0] if self.waiting else None
+
+    def _run(self, seq: Sequence, now: float, hit_tokens: int) -> None:
+        self.waiting.remove(seq)
+        self.running.append(seq)
+        seq.admissions.append((now, hit_tokens))
 
     def _schedule(self, seq: Sequence, before: int, tokens: int, charge: int, work: PassWork) -> None:
         """The sequence computes `tokens` more; blocks it fills can be found at once, within the same pass."""
@@ -254,7 +269,7 @@ class VllmRank:
         decoding = [s for s in ready if burst_on_first or not self._is_fresh(s, work)]
         times = self.pool.step_times
         count = len(ends)
-        if count and sum(ends) // count > sum(starts) // count:
+        if self.bills_prefill and count and sum(ends) // count > sum(starts) // count:
             result.duration_ms += times.prefill_ms(count, sum(ends) // count, sum(starts) // count)
         if decoding:
             total = sum(s.length for s in decoding)
