@@ -46,10 +46,6 @@ class VllmDecodeRank(VllmRank):
         self._publish_full_blocks(seq, 0)
         self.waiting.append(seq)
 
-    def _run(self, seq: Sequence, now: float, hit_tokens: int) -> None:  # noqa: ARG002
-        """Reuse on the decode side is not reported."""
-        super()._run(seq, now, 0)
-
     def _next_waiting(self) -> Sequence | None:
         if self.others_wait:
             return next((seq for seq in self.waiting if seq in self.reserved), None)
