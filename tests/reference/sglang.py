@@ -212,9 +212,7 @@ class SglangRank:
     def _retract(self, victim: Sequence) -> None:
         """Its own room is freed, its cached prefix unlocked; it queues again, last, as a prompt of all its tokens."""
         self.running.remove(victim)
-        held = self.held.pop(victim)
-        self.free += held.own
-        self.tree.unlock(held.node)
+        self._let_go(victim)
         self.free += self.tree.evict(RETRACT_STEPS * len(self.running) - self.free)
         victim.computed = 0
         self.waiting.append(victim)
@@ -254,9 +252,16 @@ class SglangRank:
         held.node, held.shared = node, whole
 
     def _finish(self, seq: Sequence, result: PassResult) -> None:
+        self._leave(seq)
+        result.finished.append(seq)
+
+    def _leave(self, seq: Sequence) -> None:
         """All tokens (the prompt alone after a single one) stay in the tree, unlocked; the rest is freed."""
         self._publish(seq, seq.prompt if seq.max_output <= 1 else seq.length)
+        self._let_go(seq)
+
+    def _let_go(self, seq: Sequence) -> None:
+        """Free what the sequence owns and unlock what it shares."""
         held = self.held.pop(seq)
         self.tree.unlock(held.node)
         self.free += held.own
-        result.finished.append(seq)
