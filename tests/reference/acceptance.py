@@ -10,7 +10,7 @@ _DRAWS_AT_ONCE = 1024
 class Acceptance:
     """Conditional acceptance probability per draft position.
 
-    Every verified draft is drawn until one fails, whatever output is left for it; only certain acceptance needs no draw.
+    Every verified draft is drawn until one fails, whatever output is left for it; certain acceptance needs no draw.
     """
 
     def __init__(self, probabilities: tuple[float, ...], seed: int) -> None:
