@@ -10,11 +10,11 @@ from uuid import UUID
 
 import structlog
 from celery import Celery
-from kombu import Queue
+from kombu import Exchange, Queue
 from redis import Redis
 from redis.exceptions import RedisError
 
-from app.config import settings
+from app.config import VERSIONS_CHANNEL, settings
 
 log = structlog.get_logger()
 
@@ -24,7 +24,6 @@ RESCUE = "spica.rescue"
 PRUNE = "spica.prune"
 STUDY_QUEUE = "a.studies"
 TRIAL_QUEUE = "b.trials"
-VERSIONS_CHANNEL = "spica.versions"
 VISIBILITY_TIMEOUT_S = 600
 _SOCKET_TIMEOUT_S = 2.0
 
@@ -36,7 +35,7 @@ def _celery() -> Celery:
     """
     app = Celery("spica", broker=settings().redis_url)
     app.conf.update(
-        task_queues=(Queue(STUDY_QUEUE), Queue(TRIAL_QUEUE)),
+        task_queues=[Queue(name, Exchange(name), routing_key=name) for name in (STUDY_QUEUE, TRIAL_QUEUE)],
         task_default_queue=TRIAL_QUEUE,
         task_routes={name: {"queue": STUDY_QUEUE} for name in (ADVANCE_STUDY, RESCUE, PRUNE)},
         task_acks_late=True,
@@ -109,3 +108,11 @@ def num_waiting(queue: str) -> int | None:
         return int(redis_client().llen(queue))  # type: ignore[arg-type]
     except RedisError:
         return None
+
+
+def is_broker_reachable() -> bool:
+    """Whether Redis answers."""
+    try:
+        return bool(redis_client().ping())
+    except RedisError:
+        return False

@@ -48,7 +48,8 @@ def plan_run(workload: Workload, deployment: Deployment, trace: TraceFile | None
     ratio = _kv_load_ratio(workload, deployment)
     fitting = None
     if ratio is not None:
-        assert workload.isl is not None and workload.osl is not None
+        assert workload.isl is not None
+        assert workload.osl is not None
         fitting = load_capacity_concurrency(capacities, workload.isl, workload.osl)
     shape = load_shape(workload, ratio, fitting)
     _check_count(workload, shape)

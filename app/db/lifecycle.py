@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from app.db.bulk import Jsonb, copy_rows
 from app.db.tables import StudyRow
 from app.errors import NotFoundError, TransitionRefusedError
-from app.schemas.status import STUDY_MOVES, STUDY_TERMINAL, TRIAL_TERMINAL, ReasonCode, StudyStatus, TrialStatus
+from app.schemas.status import STUDY_MOVES, STUDY_TERMINAL, ReasonCode, StudyStatus, TrialStatus
 
 log = structlog.get_logger()
 
@@ -319,11 +319,6 @@ def mark_sent(db: Session, study_id: UUID, chunks: Sequence[tuple[int, int]]) ->
     """Note that a message for each chunk (first and last trial number) is about to be sent. No visible change."""
     firsts, lasts = [first for first, _ in chunks], [last for _, last in chunks]
     db.execute(_SEND, {"study_id": study_id, "firsts": firsts, "lasts": lasts})
-
-
-def ended(status: str) -> bool:
-    """Whether a study or trial status is terminal."""
-    return status in STUDY_TERMINAL or status in TRIAL_TERMINAL
 
 
 def database_now(db: Session) -> datetime:

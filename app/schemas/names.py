@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
-from app.schemas.block import nearest, refuse
+from app.catalog import snapshot, suggest
+from app.schemas.block import refuse
 
 
 def model_names() -> Sequence[str]:
     """Models in the catalogue, as the model hub spells them."""
-    return _MODELS
+    return list(snapshot.MODELS)
 
 
 def hardware_skus() -> Sequence[str]:
     """Systems in the catalogue."""
-    return _SKUS
+    return list(snapshot.HARDWARE)
 
 
 def known_model(name: Any) -> Any:
@@ -29,21 +30,6 @@ def known_sku(name: Any) -> Any:
 def _known(name: Any, names: Sequence[str], kind: str) -> Any:
     if name in names:
         return name
-    close = nearest(name, names, 3)
+    close = suggest.nearest(name, names) if isinstance(name, str) else []
     hint = f"did you mean {', '.join(repr(each) for each in close)}? " if close else ""
     raise refuse(f"unknown_{kind}", f"is not a {kind} in the catalogue", f"{hint}GET /catalog lists all {len(names)}")
-
-
-_MODELS = (
-    "Qwen/Qwen3-235B-A22B-FP8",
-    "Qwen/Qwen3-30B-A3B-FP8",
-    "Qwen/Qwen3-32B",
-    "Qwen/Qwen3-32B-FP8",
-    "Qwen/Qwen3-8B",
-    "deepseek-ai/DeepSeek-R1",
-    "deepseek-ai/DeepSeek-V3",
-    "meta-llama/Meta-Llama-3.1-70B",
-    "meta-llama/Meta-Llama-3.1-8B",
-    "openai/gpt-oss-120b",
-)
-_SKUS = ("a100_sxm", "b200_sxm", "gb200", "h100_sxm", "h200_sxm", "l40s")

@@ -22,12 +22,21 @@ def status_writes(tree: ast.AST) -> Iterator[int]:
     """Line numbers where a status column seems to be written: attribute, update().values(status=...), or SQL text."""
     for node in ast.walk(tree):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if any(isinstance(target, ast.Attribute) and target.attr == "status" for target in targets):
+        if any(is_foreign_status(target) for target in targets):
             yield node.lineno  # type: ignore[attr-defined]
         if isinstance(node, ast.Call) and is_update_with_status(node):
             yield node.lineno
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and sets_status(node.value):
             yield node.lineno
+
+
+def is_foreign_status(target: ast.AST | None) -> bool:
+    """True for `row.status` on the left of an assignment; an object may name a field of its own so (`self.status`)."""
+    return (
+        isinstance(target, ast.Attribute)
+        and target.attr == "status"
+        and not (isinstance(target.value, ast.Name) and target.value.id == "self")
+    )
 
 
 def is_update_with_status(call: ast.Call) -> bool:

@@ -180,7 +180,7 @@ class SglangRank:
             fall = RATIO_FALL * self.start_ratio / RATIO_FALL_PASSES
             self.ratio = max(RATIO_FLOOR * self.start_ratio, self.ratio - fall)
         for seq in self.running:
-            tokens = 1 + self.acceptance.accepted(self._burst(seq) - 1)
+            tokens = min(1 + self.acceptance.accepted(len(self.pool.acceptance)), self._burst(seq))
             if not self._grow(seq, seq.length + tokens):
                 raise StuckError(ReasonCode.REPLAY_STUCK, "a single sequence outgrew the KV pool")
             seq.generated += tokens

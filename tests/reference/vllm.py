@@ -231,12 +231,14 @@ class VllmRank:
     def _make_room_for_bursts(self, work: PassWork, ready: list[Sequence]) -> dict[Sequence, int]:
         """Tokens each ready sequence may emit at most; with speculation their room is taken before timing."""
         bursts: dict[Sequence, int] = {}
+        self.drafts: dict[Sequence, int] = {}
         for seq in ready:
             if seq not in self.held:
                 continue
             fresh = self._is_fresh(seq, work) and not self.is_trt
             drafts = 0 if fresh else self._drafts_that_fit(seq, work)
             bursts[seq] = min(1 + drafts, seq.remaining_output)
+            self.drafts[seq] = drafts
             if self.pool.acceptance:
                 self._grow_or_preempt(seq, seq.length + bursts[seq], work)
         return bursts
@@ -278,7 +280,7 @@ class VllmRank:
     def _emit(self, ready: list[Sequence], bursts: dict[Sequence, int], result: PassResult) -> None:
         """Every ready sequence gets its token or burst; finished ones leave and release their blocks."""
         for seq in ready:
-            tokens = 1 + self.acceptance.accepted(bursts[seq] - 1)
+            tokens = min(1 + self.acceptance.accepted(self.drafts.get(seq, 0)), bursts[seq])
             if self.pool.context_length is not None:
                 tokens = min(tokens, self.pool.context_length - seq.length)
             before = seq.computed
