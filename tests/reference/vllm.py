@@ -70,11 +70,12 @@ class VllmRank:
         if not work.preempted:
             self._admit(now, work, result, defer)
         ready = [s for s in self.running if s.computed == s.length and s.remaining_output > 0]
+        self._bill_prefill(work, result)
         bursts = self._make_room_for_bursts(work, ready)
         ready = [s for s in ready if s in self.held]
         if not defer and not work.preempted:
             self.may_prefill = bool(self.waiting)
-        self._bill(work, ready, result)
+        self._bill_decode(work, ready, result)
         self._emit(ready, bursts, result)
         result.effect = bool(work.scheduled or work.preempted or result.rejected or ready or result.finished)
         return result
@@ -256,8 +257,8 @@ class VllmRank:
 
     # ---- timing and output
 
-    def _bill(self, work: PassWork, ready: list[Sequence], result: PassResult) -> None:
-        """Prefill of the prompt tokens computed now plus one decode step of all ready ones that are not fresh."""
+    def _bill_prefill(self, work: PassWork, result: PassResult) -> None:
+        """The prompt tokens computed now, also those of a sequence that loses its room before it emits."""
         starts, ends = [], []
         for seq, tokens in work.scheduled.items():
             before = work.before[seq]
@@ -267,15 +268,17 @@ class VllmRank:
                 starts.append(start)
                 ends.append(end)
         result.did_prefill = bool(ends)
-        burst_on_first = self.is_trt and bool(self.pool.acceptance)
-        decoding = [s for s in ready if burst_on_first or not self._is_fresh(s, work)]
-        times = self.pool.step_times
         count = len(ends)
         if self.bills_prefill and count and sum(ends) // count > sum(starts) // count:
-            result.duration_ms += times.prefill_ms(count, sum(ends) // count, sum(starts) // count)
+            result.duration_ms += self.pool.step_times.prefill_ms(count, sum(ends) // count, sum(starts) // count)
+
+    def _bill_decode(self, work: PassWork, ready: list[Sequence], result: PassResult) -> None:
+        """One decode step of all ready sequences that are not fresh."""
+        burst_on_first = self.is_trt and bool(self.pool.acceptance)
+        decoding = [s for s in ready if burst_on_first or not self._is_fresh(s, work)]
         if decoding:
             total = sum(s.length for s in decoding)
-            result.duration_ms += times.decode_ms(len(decoding), total, total // len(decoding))
+            result.duration_ms += self.pool.step_times.decode_ms(len(decoding), total, total // len(decoding))
 
     def _emit(self, ready: list[Sequence], bursts: dict[Sequence, int], result: PassResult) -> None:
         """Every ready sequence gets its token or burst; finished ones leave and release their blocks."""
