@@ -9,7 +9,7 @@ EvaluationError
 
 from collections.abc import Mapping
 
-from app.schemas.status import ReasonCode
+from app.schemas.status import ReasonCode as ReasonCode  # workers.replay takes it from here
 
 
 class EvaluationError(Exception):

@@ -49,7 +49,6 @@ def random_pool(rng: Generator, role: RoleName, backend: Backend, longest: int, 
     block_size = int(rng.choice([1, 1, 4, 16])) if backend == "sglang" else int(rng.choice([2, 4, 8, 16]))
     room = longest * rng.uniform(0.9, 4.0) if rng.random() < 0.67 else longest * 40
     attention_dp = int(rng.integers(2, 4)) if "attention_dp" in chosen else 1
-    drafts = int(rng.integers(1, 4)) if "speculation" in chosen else 0
     interval = int(rng.integers(2, 5)) if "interval" in chosen else 0
     return Pool(
         role=role,
@@ -65,7 +64,7 @@ def random_pool(rng: Generator, role: RoleName, backend: Backend, longest: int, 
         prefix_caching="no_cache" not in chosen,
         chunked_prefill="no_chunking" not in chosen,
         context_length=int(longest * rng.uniform(0.5, 1.1)) if "context_limit" in chosen else None,
-        acceptance=(1.0,) * int(rng.integers(0, drafts + 1)) + (0.0,) * drafts if drafts else (),
+        acceptance=_accept_some(rng, int(rng.integers(1, 5))) if "speculation" in chosen else (),
         prefill_schedule_interval=interval if interval and backend == "vllm" and attention_dp > 1 else 1,
         prefill_decode_interval=interval if backend == "sglang" else 0,
     )
@@ -136,6 +135,12 @@ def _random_arrivals(rng: Generator, rows: list[Row]) -> NDArray[np.float64]:
 
 def _random_times(rng: Generator) -> StepTimes:
     return GrowingTimes() if rng.random() < 0.6 else ConstantTimes(prefill=10.0, decode=1.0)
+
+
+def _accept_some(rng: Generator, drafts: int) -> tuple[float, ...]:
+    """The first few drafts always accepted, the others never: no random numbers involved."""
+    accepted = int(rng.integers(0, drafts + 1))
+    return (1.0,) * accepted + (0.0,) * (drafts - accepted)
 
 
 def _random_transfer(rng: Generator) -> Transfer:

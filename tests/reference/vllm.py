@@ -35,7 +35,6 @@ class VllmRank:
         self.running: list[Sequence] = []
         self.held: dict[Sequence, list[Block]] = {}
         self.keys: dict[Sequence, list[int]] = {}
-        self.prefill_end: dict[Sequence, int] = {}
         self.may_prefill = False
 
     @property
@@ -63,7 +62,7 @@ class VllmRank:
         if not work.preempted:
             self._admit(now, work, result, defer)
         ready = [s for s in self.running if s.computed == s.length and s.remaining_output > 0]
-        bursts = self._make_room_for_bursts(work, [s for s in ready])
+        bursts = self._make_room_for_bursts(work, ready)
         ready = [s for s in ready if s in self.held]
         if not defer and not work.preempted:
             self.may_prefill = bool(self.waiting)
@@ -114,7 +113,6 @@ class VllmRank:
             self.running.append(seq)
             fresh = self._blocks_for(hit_tokens + tokens) - len(hits)
             self.held[seq] = self.blocks.take(fresh, hits)
-            self.prefill_end[seq] = seq.length
             seq.admissions.append((now, hit_tokens))
             self._schedule(seq, hit_tokens, tokens, tokens, work)
 
@@ -240,9 +238,9 @@ class VllmRank:
         starts, ends = [], []
         for seq, tokens in work.scheduled.items():
             before = work.before[seq]
-            result.computed_prefill += max(0, min(before + tokens, self.prefill_end[seq]) - before)
             start, end = min(before, seq.prompt), min(before + tokens, seq.prompt)
             if end > start:
+                result.computed_prefill += tokens
                 starts.append(start)
                 ends.append(end)
         result.did_prefill = bool(ends)
@@ -274,5 +272,5 @@ class VllmRank:
             if done or (at_limit and seq.generated > 0):
                 self.running.remove(seq)
                 self.blocks.release(self.held.pop(seq))
-                del self.keys[seq], self.prefill_end[seq]
+                del self.keys[seq]
                 result.finished.append(seq)
