@@ -19,14 +19,14 @@ INTERRUPTED = 130
 WATCH_EVERY_S = 0.5
 
 
-def setup(_rest: list[str]) -> int:
-    """Install the runtime lock into .venv."""
-    install(RUNTIME_LOCK)
+def setup(arguments: argparse.Namespace) -> int:
+    """Install what the service needs into .venv."""
+    install(DEV_LOCK if arguments.dev else RUNTIME_LOCK)
     print(f"ready: {PYTHON}")
     return 0
 
 
-def serve(_rest: list[str]) -> int:
+def serve(_arguments: argparse.Namespace) -> int:
     """Run the service until Ctrl-C; data stays in DATA_DIR."""
     install(RUNTIME_LOCK)
     folder = data_folder()
@@ -43,7 +43,7 @@ def serve(_rest: list[str]) -> int:
             return 0
 
 
-def demo(_rest: list[str]) -> int:
+def demo(_arguments: argparse.Namespace) -> int:
     """Search once with every real part on temporary data, show the ranking, stop everything."""
     begun = time.monotonic()
     install(RUNTIME_LOCK)
@@ -55,14 +55,14 @@ def demo(_rest: list[str]) -> int:
     return code
 
 
-def test(pytest_arguments: list[str]) -> int:
+def test(arguments: argparse.Namespace) -> int:
     """Run pytest against a real Postgres and a real Redis."""
     install(DEV_LOCK)
     with run_folder() as folder, services(folder, for_tests=True) as stack:
-        return run_in_foreground([str(PYTHON), "-m", "pytest", *pytest_arguments], env=stack.env, cwd=REPOSITORY)
+        return run_in_foreground([str(PYTHON), "-m", "pytest", *arguments.pytest], env=stack.env, cwd=REPOSITORY)
 
 
-def check(_rest: list[str]) -> int:
+def check(_arguments: argparse.Namespace) -> int:
     """Run the static checks."""
     install(DEV_LOCK)
     with run_folder() as folder:
@@ -85,15 +85,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="run.py", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for command in (setup, demo, serve, test, check):
-        commands.add_parser(command.__name__, help=command.__doc__, add_help=command is not test).set_defaults(
-            run=command
-        )
+        one = commands.add_parser(command.__name__, help=command.__doc__, add_help=command is not test)
+        one.set_defaults(run=command)
+        if command is setup:
+            one.add_argument("--dev", action="store_true", help="with everything that tests and checks need")
     arguments, rest = parser.parse_known_args()
+    arguments.pytest = rest
     if rest and arguments.command != "test":
         parser.error(f"unknown arguments: {' '.join(rest)}")
     raise_interrupt_on_signals()
     try:
-        code: int = arguments.run(rest)
+        code: int = arguments.run(arguments)
         return code
     except LaunchError as fault:
         print(f"run.py {arguments.command}: {fault}", file=sys.stderr)

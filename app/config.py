@@ -11,6 +11,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 SERVICE_VERSION = "0.1.0"
+VERSIONS_CHANNEL = "spica.versions"
+"""Redis channel on which new study versions are announced, as "<study id> <version>"."""
+
 _PLAIN_NAMES = {"database_url": "DATABASE_URL", "redis_url": "REDIS_URL"}
 
 

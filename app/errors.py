@@ -1,19 +1,19 @@
 """Errors of the service, named after the rule that was broken; `app.routes.problems` gives each its HTTP status.
 
-    SpicaError
-    +-- NotFoundError            no such thing, or not in the caller's project
-    +-- ConflictError            the thing is in a state that forbids this
-    |   +-- KeyReuseError        one Idempotency-Key, two bodies
-    |   +-- TransitionRefusedError  a status move whose guard did not hold
-    +-- InvalidRequestError      a field is wrong; carries faults with JSON pointers
-    +-- TooLargeError            beyond a size limit
-    +-- QuotaError               beyond a limit that time heals
-    +-- UnauthenticatedError     no key, or not a valid one
-    +-- ForbiddenError           a key without the needed scope
-    +-- UnsupportedMediaError    a body in a format we do not read
-    +-- NotAcceptableError       an answer in a format we do not write
-    +-- UnavailableError         a part of the service is away; try again later
-    +-- RegressionError          a compared study is worse than allowed
+SpicaError
++-- NotFoundError            no such thing, or not in the caller's project
++-- ConflictError            the thing is in a state that forbids this
+|   +-- KeyReuseError        one Idempotency-Key, two bodies
+|   +-- TransitionRefusedError  a status move whose guard did not hold
++-- InvalidRequestError      a field is wrong; carries faults with JSON pointers
++-- TooLargeError            beyond a size limit
++-- QuotaError               beyond a limit that time heals
++-- UnauthenticatedError     no key, or not a valid one
++-- ForbiddenError           a key without the needed scope
++-- UnsupportedMediaError    a body in a format we do not read
++-- NotAcceptableError       an answer in a format we do not write
++-- UnavailableError         a part of the service is away; try again later
++-- RegressionError          a compared study is worse than allowed
 """
 
 from collections.abc import Mapping, Sequence

@@ -12,7 +12,10 @@ def create(arguments: argparse.Namespace) -> None:
     """Make a key and print it, once."""
     with transaction() as db:
         row, text = create_key(db, arguments.project, arguments.name, arguments.scope or ["read", "submit"])
-    print(f"Key {row.id} for project {row.project}, scopes {', '.join(row.scopes)}. It is shown only now:", file=sys.stderr)
+    print(
+        f"Key {row.id} for project {row.project}, scopes {', '.join(row.scopes)}. It is shown only now:",
+        file=sys.stderr,
+    )
     print(text)
 
 
@@ -21,7 +24,9 @@ def show(_arguments: argparse.Namespace) -> None:
     with transaction() as db:
         for row in list_keys(db):
             state = f"revoked {row.revoked_at:%Y-%m-%d}" if row.revoked_at else "valid"
-            print(f"{row.id}  {row.project:20}  {','.join(row.scopes):20}  {row.created_at:%Y-%m-%d}  {state:18}  {row.name}")
+            print(
+                f"{row.id}  {row.project:20}  {','.join(row.scopes):20}  {row.created_at:%Y-%m-%d}  {state:18}  {row.name}"
+            )
 
 
 def revoke(arguments: argparse.Namespace) -> None:
@@ -38,7 +43,9 @@ def parser() -> argparse.ArgumentParser:
     making = commands.add_parser("create", help="make a key and show it once")
     making.add_argument("--project", default=DEFAULT_PROJECT)
     making.add_argument("--name", default="", help="a note on who holds it")
-    making.add_argument("--scope", action="append", choices=SCOPES, help="may be repeated; read and submit if none is given")
+    making.add_argument(
+        "--scope", action="append", choices=SCOPES, help="may be repeated; read and submit if none is given"
+    )
     making.set_defaults(run=create)
     commands.add_parser("list", help="show all keys without their secrets").set_defaults(run=show)
     revoking = commands.add_parser("revoke", help="make a key worthless")

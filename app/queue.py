@@ -10,11 +10,11 @@ from uuid import UUID
 
 import structlog
 from celery import Celery
-from kombu import Queue
+from kombu.entity import Exchange, Queue
 from redis import Redis
 from redis.exceptions import RedisError
 
-from app.config import settings
+from app.config import VERSIONS_CHANNEL, settings
 
 log = structlog.get_logger()
 
@@ -24,9 +24,12 @@ RESCUE = "spica.rescue"
 PRUNE = "spica.prune"
 STUDY_QUEUE = "a.studies"
 TRIAL_QUEUE = "b.trials"
-VERSIONS_CHANNEL = "spica.versions"
 VISIBILITY_TIMEOUT_S = 600
 _SOCKET_TIMEOUT_S = 2.0
+
+
+def _queue(name: str) -> Queue:
+    return Queue(name, Exchange(name), routing_key=name)  # type: ignore[no-untyped-call]
 
 
 def _celery() -> Celery:
@@ -36,7 +39,8 @@ def _celery() -> Celery:
     """
     app = Celery("spica", broker=settings().redis_url)
     app.conf.update(
-        task_queues=(Queue(STUDY_QUEUE), Queue(TRIAL_QUEUE)),
+        # Each queue has an exchange of its own: by default all would share one, and get each other's messages.
+        task_queues=[_queue(STUDY_QUEUE), _queue(TRIAL_QUEUE)],
         task_default_queue=TRIAL_QUEUE,
         task_routes={name: {"queue": STUDY_QUEUE} for name in (ADVANCE_STUDY, RESCUE, PRUNE)},
         task_acks_late=True,
@@ -106,6 +110,14 @@ def announce(study_id: UUID, version: int) -> None:
 def num_waiting(queue: str) -> int | None:
     """Messages that wait in a queue, not yet with any worker; None when the broker is away."""
     try:
-        return int(redis_client().llen(queue))  # type: ignore[arg-type]
+        return int(redis_client().llen(queue))
     except RedisError:
         return None
+
+
+def is_broker_reachable() -> bool:
+    """Whether Redis answers."""
+    try:
+        return bool(redis_client().ping())
+    except RedisError:
+        return False

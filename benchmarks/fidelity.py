@@ -81,6 +81,9 @@ def check_case(case: Mapping[str, Any], traces: Path | None, rows: Mapping[str, 
         if not is_refusal or wanted not in str(error):
             verdict.problem = f"{type(error).__name__}: {error}"
         return verdict
+    except Exception as error:  # a crash on one case must not hide the others
+        verdict.problem = f"{type(error).__name__}: {error}"
+        return verdict
     if is_refusal and not verdict.is_unmodelled:
         verdict.problem = "the reference refuses this case"
     return verdict
@@ -135,7 +138,9 @@ def print_summary(verdicts: list[Verdict]) -> None:
         print(f"  {name:46} {relative:9.2e} {case_id if relative else ''}")
     failed = sum(verdict.has_failed for verdict in verdicts)
     unmodelled = sum(verdict.is_unmodelled for verdict in verdicts)
-    print(f"\n{len(verdicts)} cases: {len(verdicts) - failed - unmodelled} ok, {failed} failed, {unmodelled} not modelled")
+    print(
+        f"\n{len(verdicts)} cases: {len(verdicts) - failed - unmodelled} ok, {failed} failed, {unmodelled} not modelled"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:

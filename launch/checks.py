@@ -12,7 +12,7 @@ COMMANDS: dict[str, list[str]] = {
     "ruff check": [str(BIN / "ruff"), "check", "."],
     "ruff format": [str(BIN / "ruff"), "format", "--check", "."],
     "mypy": [str(BIN / "mypy")],
-    "import walls": [str(BIN / "lint-imports")],
+    "import walls": [str(BIN / "lint-imports"), "--no-logo"],
 }
 
 

@@ -80,20 +80,19 @@ def call(url: str, body: Json | None = None) -> Json:
 
 
 def row_of(candidate: Json) -> dict[str, str]:
-    """One candidate as the columns of the table; times in ms, rates in tokens per second."""
+    """One candidate as the columns of the table."""
     deployment, metrics = candidate["deployment"], candidate["metrics"]
     pools = [(role, deployment[role]) for role in ("agg", "prefill", "decode") if deployment.get(role)]
-    largest = [pool for _, pool in pools]
     return {
         "rank": str(candidate["rank"]),
         "deployment": f"{deployment['backend']} " + " + ".join(f"{role} {shape_of(pool)}" for role, pool in pools),
         "GPUs": str(candidate["used_gpus"]),
-        "batch tokens": "/".join(str(pool["max_num_batched_tokens"]) for pool in largest),
-        "batch seqs": "/".join(str(pool["max_num_seqs"]) for pool in largest),
-        "tok/s/GPU": number(candidate["objectives"][0]),
+        "batch tokens": "/".join(str(pool["max_num_batched_tokens"]) for _, pool in pools),
+        "batch seqs": "/".join(str(pool["max_num_seqs"]) for _, pool in pools),
+        **{objective: number(value) for objective, value in candidate["objectives"].items()},
         "tok/s": number(metrics.get("output_throughput_tok_s")),
-        "TTFT mean": number(metrics.get("mean_ttft_ms")),
-        "TPOT mean": number(metrics.get("mean_tpot_ms")),
+        "mean TTFT ms": number(metrics.get("mean_ttft_ms")),
+        "mean TPOT ms": number(metrics.get("mean_tpot_ms")),
     }
 
 

@@ -1,4 +1,4 @@
-"""The running parts: Postgres and Redis unless given, the API and the Celery worker."""
+"""The running parts: Postgres and Redis unless given, the API, the Celery worker and the scheduler."""
 
 import contextlib
 import hashlib
@@ -136,18 +136,21 @@ def migrate(stack: Stack) -> None:
 
 
 def start_application(stack: Stack) -> str:
-    """Start worker and API on the migrated database; the API's base URL, once it says it is ready.
+    """Start worker, API and scheduler on the migrated database; the API's base URL, once it says it is ready.
 
     Raises: LaunchError when the API does not become ready.
     """
     cores = len(os.sched_getaffinity(0))
-    celery = [str(PYTHON), "-m", "celery", "-A", "workers.main", "worker"]
-    stack.start(application(stack, "worker", [*celery, f"--concurrency={cores}", "--loglevel=INFO"]))
+    celery = [str(PYTHON), "-m", "celery", "-A"]
+    worker = [*celery, "workers.main", "worker", f"--concurrency={cores}", "--loglevel=INFO"]
+    stack.start(application(stack, "worker", worker))
     port = api_port()
     words = ["uvicorn", "app.main:app", "--host", "127.0.0.1", "--port", str(port), "--no-access-log"]
     api = stack.start(application(stack, "api", [str(PYTHON), "-m", *words]))
     url = f"http://127.0.0.1:{port}"
     api.wait_until(lambda _pid: answers(f"{url}/readyz"), API_WITHIN_S)
+    schedule = f"--schedule={stack.folder / 'celerybeat-schedule'}"
+    stack.start(application(stack, "scheduler", [*celery, "app.queue", "beat", schedule, "--pidfile="]))
     return url
 
 
@@ -157,9 +160,11 @@ def application(stack: Stack, name: str, argv: list[str]) -> Program:
 
 
 def api_port() -> int:
-    """PORT; else 8000 when it is free; else any free one."""
+    """PORT; else 8000 when it is free; else any free one. Raises: LaunchError for a PORT that is none."""
     given = os.environ.get("PORT")
     if given:
+        if not given.isdecimal() or not 0 < int(given) < 65536:
+            raise LaunchError(f"PORT={given}: not a TCP port, which is a number from 1 to 65535")
         return int(given)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -36,6 +36,10 @@ _BLOCK_SIZE = {"vllm": 64, "sglang": 1, "trtllm": 32}
 _DEFAULT_BUDGET, _DEFAULT_SEQUENCES, _DEFAULT_PREFILL_SEQUENCES = 8192, 256, 1
 _DEFAULT_POISSON_SEED = 42
 _MEMORY_FRACTION = {"vllm": 0.9, "sglang": 0.88, "trtllm": 0.9}
+_UNMODELLED_ENGINE = ("tokenization", "fpm_profile", "database_mode", "transfer_policy", "systems_paths")
+_UNMODELLED_CACHE = ("host_offload", "g3_offload", "kvcr", "state_cache", "prefix_match_unit")
+_UNMODELLED_MEASURED = ("decode_context", "prefill_context")
+_TIMING_KEYS = ("type", "prefill_ms", "decode_ms", "forward_model")
 _ROLE_KEYS: dict[str, RoleName] = {"aggregated": "agg", "prefill": "prefill", "decode": "decode"}
 
 
@@ -69,24 +73,45 @@ def read_case(case: Config, traces_dir: Path | None = None) -> ReferenceCase:
     else:
         batch = _synthetic_batch(traffic, first_pool.block_size, dialect)
         names = tuple(f"session_{index}" for index in range(batch.order.size))
+    return ReferenceCase(str(case.get("id", "case")), fleet, batch, _sla(config), names)
+
+
+def _sla(config: Config) -> Sla | None:
+    """Goodput bounds; the peer takes an end-to-end bound alone or token bounds, not both."""
     bounds = config.get("evaluation", {}).get("sla")
-    return ReferenceCase(str(case.get("id", "case")), fleet, batch, Sla(**bounds) if bounds else None, names)
+    if not bounds:
+        return None
+    if bounds.get("e2e_ms") is not None and len([value for value in bounds.values() if value is not None]) > 1:
+        raise ValueError("evaluation.sla: e2e_ms and ttft_ms or itl_ms are mutually exclusive")
+    return Sla(**bounds)
 
 
 def _refuse_unmodelled(config: Config) -> None:
     """Name the features that would silently change the numbers."""
     engine = config["engine"]
-    unmodelled = [key for key in ("tokenization", "fpm_profile") if engine.get(key)]
+    unmodelled = [key for key in _UNMODELLED_ENGINE if engine.get(key)]
     for role, worker in engine["workers"].items():
-        unmodelled += [
-            f"workers.{role}.kv_cache.{key}"
-            for key in ("host_offload", "g3_offload", "kvcr", "state_cache", "prefix_match_unit")
-            if worker.get("kv_cache", {}).get(key) is not None
-        ]
+        unmodelled += [f"workers.{role}.{name}" for name in _unmodelled_in(worker or {})]
+        if _is_measured(worker or {}) and engine.get("speculation"):
+            unmodelled.append("speculation with measured step times")
     if config.get("planner", {}).get("policy", "disabled") != "disabled":
         unmodelled.append("planner")
     if unmodelled:
         raise UnsupportedError(ReasonCode.BACKEND_CANNOT_RUN_SHAPE, f"not modelled: {', '.join(unmodelled)}")
+
+
+def _unmodelled_in(worker: Config) -> list[str]:
+    """Settings of one role that the replay does not know, dotted."""
+    found = [f"kv_cache.{key}" for key in _UNMODELLED_CACHE if worker.get("kv_cache", {}).get(key)]
+    found += [f"timing.{key}" for key in worker.get("timing", {}) if key not in _TIMING_KEYS]
+    if _is_measured(worker):
+        found += [f"parallelism.{key}" for key in _UNMODELLED_MEASURED if worker.get("parallelism", {}).get(key)]
+    return found
+
+
+def _is_measured(worker: Config) -> bool:
+    """Whether a role's step times come from the performance data."""
+    return bool(worker.get("timing", {}).get("type", "default") == "default")
 
 
 def _fleet(config: Config) -> Fleet:
@@ -125,7 +150,8 @@ def _pool(engine: Config, role: str) -> Pool:
         backend=backend,
         replicas=parallelism.get("replicas", 1),
         attention_dp=shape.attention_dp,
-        gpus_per_replica=shape.gpus,
+        # Pipeline stages are not counted: the peer's command line reports tensor x attention-DP GPUs per worker.
+        gpus_per_replica=shape.tp * shape.attention_dp,
         num_blocks=num_blocks,
         block_size=block_size,
         max_num_batched_tokens=scheduler.get("max_batched_tokens", _DEFAULT_BUDGET),
@@ -193,8 +219,14 @@ def _step_times(engine: Config, role: str, pool_tokens: int) -> StepTimes:
         return PolynomialTimes(pool_tokens)
     if kind != "default":
         raise UnsupportedError(ReasonCode.NO_PERF_DATA, f"timing type {kind!r} is not available")
-    shape = _shape(engine["workers"].get(role) or {})
-    identity = engine_identity(engine["model"], engine["hardware"], engine["backend"], shape, engine.get("nextn"))
+    worker = engine["workers"].get(role) or {}
+    identity = engine_identity(
+        engine["model"],
+        worker.get("hardware") or engine["hardware"],
+        engine["backend"],
+        _shape(worker),
+        engine.get("nextn"),
+    )
     return aic_times(identity)
 
 
@@ -209,7 +241,7 @@ def _num_blocks(engine: Config, role: str, block_size: int) -> int:
         return int(capacity["bytes"] // (block_size * cache["bytes_per_token"]))
     tokens = kv_tokens_per_rank(
         engine["model"],
-        engine["hardware"],
+        worker.get("hardware") or engine["hardware"],
         backend,
         _shape(worker),
         max_num_batched_tokens=worker.get("scheduler", {}).get("max_batched_tokens", _DEFAULT_BUDGET),

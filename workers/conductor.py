@@ -10,16 +10,14 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import structlog
-from sqlalchemy import func, select, text
-from sqlalchemy.orm import Session
+from app.schemas.plan import Plan
+from sqlalchemy import func
 
 from app.config import settings
 from app.db.engine import transaction
 from app.db.lifecycle import (
     NewTrial,
     add_trials,
-    cancel_trials,
-    finish_cancel,
     has_open_trials,
     lock_study,
     mark_sent,
@@ -31,14 +29,12 @@ from app.errors import SpicaError, TransitionRefusedError
 from app.ids import fingerprint
 from app.queue import announce, wake_trials
 from app.schemas.deployment import Deployment
-from app.schemas.plan import Plan
 from app.schemas.status import STUDY_TERMINAL, StudyStatus
 from app.schemas.study import SmartSearchConfig
 from app.traces.store import stored_trace
 from workers import dispatch, endings, ledger
 from workers.errors import EvaluationError
 from workers.plan import plan as make_plan
-from workers.search.history import Told
 from workers.search.search import Search
 
 log = structlog.get_logger()
@@ -94,7 +90,7 @@ def _cancel(study_id: UUID) -> Step | None:
         locked = lock_study(db, study_id)
         if locked is None or locked.status in STUDY_TERMINAL:
             return None
-        version = finish_cancel(db, locked, force=False)
+        version = endings.cancel_study(db, locked, force=False)
     return None if version is None else Step(version)
 
 
@@ -110,8 +106,14 @@ def _plan(study: StudyRow) -> Step:
         to, changes = StudyStatus.FAILED, {"problem": endings.planning_problem(None)}
     else:
         document = plan.model_dump(mode="json")
-        warnings = [*study.warnings, *(w for w in document.get("warnings", []) if w not in study.warnings)]
-        to, changes = StudyStatus.RUNNING, {"plan": document, "warnings": warnings}
+        changes = {
+            "plan": document,
+            "warnings": [*study.warnings, *(each for each in document["warnings"] if each not in study.warnings)],
+            "provenance": {**study.provenance, "perf_data": document["perf_data"]},
+        }
+        to = StudyStatus.FAILED if plan.problem else StudyStatus.RUNNING
+        if plan.problem:
+            changes["problem"] = plan.problem
     with transaction() as db:
         return Step(move_study(db, study.id, StudyStatus.PLANNING, to, **changes))
 
@@ -136,56 +138,56 @@ def _during_round(study_id: UUID) -> Step | None:
             return None
         cause = endings.repeated_failure(db, study)
         if cause is not None:
-            cancel_trials(db, study_id, "The study ended before this trial was evaluated.", running_too=True)
-            return Step(move_study(db, study_id, StudyStatus.RUNNING, StudyStatus.FAILED, problem=cause))
+            return Step(endings.end_study(db, study, cause))
         chunks = dispatch.due_chunks(db, study)
         mark_sent(db, study_id, chunks)
         ranked = ledger.is_ranking_due(db, study)
         if ranked:
-            ledger.write_ranking(db, study, ledger.feasible_so_far(db, study_id))
+            ledger.write_ranking(db, study, ledger.results_so_far(db, study))
         if not chunks and not ranked:
             return None
         return Step(touch_study(db, study_id, woken_at=func.clock_timestamp()), chunks)
 
 
 def _between_rounds(study: StudyRow) -> Step | None:
-    """No trial is open: rank what there is, ask for the next round, and begin it or end the study."""
-    history = ledger.history(study.id)
+    """No trial is open: ask for the next round, and begin it, or rank and end the study."""
+    known = ledger.closed_rounds(study)
     config = SmartSearchConfig.model_validate(study.config)
     search = Search(config, Plan.model_validate(study.plan), study.seed)
     room = min(ROUND_TRIALS, settings().max_trials - study.num_trials)
-    proposals = search.ask(history, room) if room > 0 else []
-    coverage = search.coverage(history)
+    proposals = search.ask(known.told, room) if room > 0 else []
+    coverage = endings.coverage_document(search.coverage(known.told))
+    trials = _new_trials(known, proposals)
     with transaction() as db:
         locked = lock_study(db, study.id)
         if locked is None or (locked.status, locked.round) != (study.status, study.round):
             return None
         if locked.cancel_requested_at is not None or has_open_trials(db, study.id):
             return None
-        ledger.write_ranking(db, locked, ledger.first_results(history))
-        touch_study(db, study.id, coverage=endings.coverage_document(coverage))
         cause = endings.repeated_failure(db, locked)
-        if cause is not None or not proposals:
+        touch_study(db, study.id, coverage=coverage, woken_at=func.clock_timestamp())
+        if cause is not None or not trials:
             return Step(endings.end_study(db, locked, cause))
-        add_trials(db, study.id, study.round + 1, _new_trials(history, proposals))
+        if ledger.is_ranking_due(db, locked):
+            ledger.write_ranking(db, locked, known.results)
+        add_trials(db, study.id, study.round + 1, trials)
         db.refresh(locked)
         chunks = dispatch.due_chunks(db, locked)
         mark_sent(db, study.id, chunks)
-        return Step(touch_study(db, study.id, woken_at=func.clock_timestamp()), chunks)
+        return Step(locked.version, chunks)
 
 
-def _new_trials(history: Sequence[Told], proposals: Sequence[Deployment]) -> list[NewTrial]:
+def _new_trials(known: ledger.Known, proposals: Sequence[Deployment]) -> list[NewTrial]:
     """Rows for a round; a proposal that repeats an earlier trial is born with that one's verdict.
 
     A repeat within the round is left out: its twin has no verdict yet, and one row per configuration is enough.
     """
-    seen = ledger.numbers_by_fingerprint(history)
     trials: dict[str, NewTrial] = {}
-    number = len(history)
+    number = len(known.told)
     for deployment in proposals:
         document = deployment.model_dump(mode="json")
         sha256 = fingerprint(document)
         if sha256 not in trials:
-            trials[sha256] = NewTrial(number, document, sha256, seen.get(sha256))
+            trials[sha256] = NewTrial(number, document, sha256, known.numbers.get(sha256))
             number += 1
     return list(trials.values())

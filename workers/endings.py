@@ -6,9 +6,10 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from app.db.lifecycle import move_study
+from app.db.lifecycle import cancel_trials, finish_cancel, move_study
 from app.db.tables import StudyRow
 from app.schemas.status import StudyStatus
+from workers import ledger
 from workers.search.history import Coverage
 
 MAX_EQUAL_FAILURES = 10
@@ -50,11 +51,24 @@ def repeated_failure(db: Session, study: StudyRow) -> dict[str, Any] | None:
 
 
 def end_study(db: Session, study: StudyRow, cause: dict[str, Any] | None) -> int:
-    """Move a running study to its end: failed with `cause`, succeeded, or failed for want of any candidate."""
+    """Move a running study to its end: failed with `cause`, succeeded, or failed for want of any candidate.
+
+    Trials still open are cancelled; what was found is ranked for the last time. The caller holds the lock.
+    """
+    cancel_trials(db, study.id, "The study ended before this trial was evaluated.", running_too=True)
+    ledger.write_ranking(db, study, ledger.results_so_far(db, study))
     if cause is None and study.num_feasible > 0:
         return move_study(db, study.id, StudyStatus.RUNNING, StudyStatus.SUCCEEDED)
     cause = cause or _no_viable_candidate(db, study)
     return move_study(db, study.id, StudyStatus.RUNNING, StudyStatus.FAILED, problem=cause)
+
+
+def cancel_study(db: Session, study: StudyRow, *, force: bool) -> int | None:
+    """Carry out a requested cancel as far as possible (`lifecycle.finish_cancel`); what was found is ranked and stays."""
+    version = finish_cancel(db, study, force=force)
+    if version is not None:
+        ledger.write_ranking(db, study, ledger.results_so_far(db, study))
+    return version
 
 
 def _no_viable_candidate(db: Session, study: StudyRow) -> dict[str, Any]:
@@ -63,7 +77,9 @@ def _no_viable_candidate(db: Session, study: StudyRow) -> dict[str, Any]:
         for row in db.execute(_REASONS, {"id": study.id})
     ]
     plan = study.plan or {}
-    said = ", ".join(f"{reason['count']} x {reason['code']}" for reason in reasons) or "the plan has nothing to evaluate"
+    said = (
+        ", ".join(f"{reason['count']} x {reason['code']}" for reason in reasons) or "the plan has nothing to evaluate"
+    )
     detail = f"None of {study.num_trials} trials is feasible: {said}."
     extensions = {"reasons": reasons, "excluded": plan.get("excluded", []), "nearest": plan.get("nearest")}
     return problem("no-viable-candidate", "No viable candidate", detail, **extensions)

@@ -69,9 +69,7 @@ def _write(study_id: UUID, outcomes: Sequence[Outcome], endings: Sequence[Ending
             return None
         accepted = end_trials(db, study_id, endings)
         feasible = [
-            each
-            for each in outcomes
-            if each.claim.number in accepted and each.verdict.status == TrialStatus.FEASIBLE
+            each for each in outcomes if each.claim.number in accepted and each.verdict.status == TrialStatus.FEASIBLE
         ]
         _write_candidates(db, study_id, feasible)
         return db.scalar(select(StudyRow.version).where(StudyRow.id == study_id))

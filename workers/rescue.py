@@ -10,16 +10,17 @@ import threading
 from uuid import UUID
 
 import structlog
-from sqlalchemy import func, select, text
+from sqlalchemy import delete, func, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.config import settings
 from app.db.engine import transaction
-from app.db.lifecycle import finish_cancel, lock_study, mark_sent, rescue_trials
+from app.db.lifecycle import lock_study, mark_sent, rescue_trials
 from app.db.tables import StudyRow
 from app.queue import STUDY_QUEUE, TRIAL_QUEUE, announce, num_waiting, wake_study, wake_trials
 from app.schemas.status import STUDY_TERMINAL
+from workers.endings import cancel_study
 
 log = structlog.get_logger()
 _SWEEP_LOCK = 7310401
@@ -63,7 +64,10 @@ def sweep() -> bool:
         for study_id in _with_overdue_cancel(db):
             _force_cancel(study_id)
         _send_trials_again(db)
-        _wake_sleepers(db)
+        sleeping = _note_sleepers(db)
+    # Only after the commit: the conductor of a woken study must not wait for this transaction.
+    for study_id in sleeping:
+        wake_study(study_id)
     return True
 
 
@@ -100,7 +104,7 @@ def _force_cancel(study_id: UUID) -> None:
         study = lock_study(db, study_id)
         if study is None or study.status in STUDY_TERMINAL:
             return
-        version = finish_cancel(db, study, force=True)
+        version = cancel_study(db, study, force=True)
     if version is not None:
         announce(study_id, version)
 
@@ -151,19 +155,17 @@ _SLEEPING = text("""
 """)
 
 
-def _wake_sleepers(db: Session) -> None:
+def _note_sleepers(db: Session) -> list[UUID]:
+    """Open studies that nothing has moved or woken for a while; notes that they are about to be woken."""
     age_s = _age_s(STUDY_QUEUE)
     if age_s is None:
-        return
+        return []
     # A study that is planning or has trials running will most likely be woken by those; it is only asked rarely.
     parameters = {"age_s": age_s, "busy_s": max(age_s, settings().lease_s), "limit": _MOST_AT_ONCE}
     sleeping = list(db.scalars(_SLEEPING, parameters))
     if sleeping:
-        # Committed before any message leaves: the woken study's conductor must not wait for this transaction.
-        db.commit()
         log.info("studies_woken", count=len(sleeping))
-        for study_id in sleeping:
-            wake_study(study_id)
+    return sleeping
 
 
 def prune(db: Session) -> int:
@@ -176,5 +178,5 @@ def prune(db: Session) -> int:
     if days is None:
         return 0
     is_old = StudyRow.finished_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, days * 86_400)
-    deleted = db.execute(StudyRow.__table__.delete().where(is_old).returning(StudyRow.id)).all()
+    deleted = db.execute(delete(StudyRow).where(is_old).returning(StudyRow.id)).all()
     return len(deleted)

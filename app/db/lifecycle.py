@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from app.db.bulk import Jsonb, copy_rows
 from app.db.tables import StudyRow
 from app.errors import NotFoundError, TransitionRefusedError
-from app.schemas.status import STUDY_MOVES, STUDY_TERMINAL, TRIAL_TERMINAL, ReasonCode, StudyStatus, TrialStatus
+from app.schemas.status import STUDY_MOVES, STUDY_TERMINAL, ReasonCode, StudyStatus, TrialStatus
 
 log = structlog.get_logger()
 
@@ -80,7 +80,8 @@ def touch_study(db: Session, study_id: UUID, **changes: Any) -> int:
     Raises: NotFoundError if the study is gone.
     """
     values = {"version": StudyRow.version + 1, "updated_at": func.now(), **changes}
-    version = db.scalar(update(StudyRow).where(StudyRow.id == study_id).values(values).returning(StudyRow.version))
+    changed = update(StudyRow).where(StudyRow.id == study_id).values(values).returning(StudyRow.version)
+    version: int | None = db.scalar(changed)
     if version is None:
         raise NotFoundError("There is no such study.")
     return version
@@ -97,7 +98,7 @@ def move_study(db: Session, study_id: UUID, expected: StudyStatus, to: StudyStat
         changes["finished_at"] = func.clock_timestamp()
     values = {"status": to, "version": StudyRow.version + 1, "updated_at": func.now(), **changes}
     guarded = update(StudyRow).where(StudyRow.id == study_id, StudyRow.status == expected)
-    version = db.scalar(guarded.values(values).returning(StudyRow.version))
+    version: int | None = db.scalar(guarded.values(values).returning(StudyRow.version))
     if version is None:
         raise TransitionRefusedError(f"The study is no longer {expected}.")
     log.info("study_moved", study_id=str(study_id), was=str(expected), to=str(to), version=version)
@@ -319,11 +320,6 @@ def mark_sent(db: Session, study_id: UUID, chunks: Sequence[tuple[int, int]]) ->
     """Note that a message for each chunk (first and last trial number) is about to be sent. No visible change."""
     firsts, lasts = [first for first, _ in chunks], [last for _, last in chunks]
     db.execute(_SEND, {"study_id": study_id, "firsts": firsts, "lasts": lasts})
-
-
-def ended(status: str) -> bool:
-    """Whether a study or trial status is terminal."""
-    return status in STUDY_TERMINAL or status in TRIAL_TERMINAL
 
 
 def database_now(db: Session) -> datetime:

@@ -13,7 +13,9 @@ class CandidateView(BaseModel):
     id: UUID
     study_id: UUID
     trial: int = Field(description="Number of the trial that evaluated it.")
-    rank: int | None = Field(description="1 is best; position along the front under a Pareto goal; null when not ranked.")
+    rank: int | None = Field(
+        description="1 is best; position along the front under a Pareto goal; null when not ranked."
+    )
     on_front: bool = Field(description="Whether no candidate is better in every objective.")
     used_gpus: int
     score: float = Field(description="Larger is better; minimized targets are negated.")

@@ -11,4 +11,6 @@ class Report(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     metrics: dict[str, float | None] = Field(default={}, description="Flat metrics, units in the names.")
-    timeline: dict[str, Any] | None = Field(None, description="At most 500 buckets: in flight, queued, KV use, tokens/s.")
+    timeline: dict[str, Any] | None = Field(
+        None, description="At most 500 buckets: in flight, queued, KV use, tokens/s."
+    )

@@ -33,6 +33,7 @@ class VllmRank:
         self.blocks = BlockPool(pool.num_blocks, retain=pool.prefix_caching)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        self.reserved: list[Sequence] = []
         self.held: dict[Sequence, list[Block]] = {}
         self.keys: dict[Sequence, list[int]] = {}
         self.may_prefill = False
@@ -43,7 +44,12 @@ class VllmRank:
         return bool(self.waiting or self.running)
 
     def submit(self, seq: Sequence) -> None:
-        """A request arrives; TensorRT-LLM clamps its output to what the pool and the context can hold."""
+        """A request arrives and queues."""
+        self.accept(seq)
+        self.waiting.append(seq)
+
+    def accept(self, seq: Sequence) -> None:
+        """TensorRT-LLM clamps the output to what the pool and the context can hold."""
         if self.is_trt:
             capacity = self.pool.num_blocks * self.pool.block_size
             if seq.prompt < capacity:
@@ -51,7 +57,6 @@ class VllmRank:
             if self.pool.context_length is not None:
                 seq.max_output = min(seq.max_output, max(0, self.pool.context_length - seq.prompt))
         self.keys[seq] = chain_hashes(seq.tokens, self.pool.block_size)
-        self.waiting.append(seq)
 
     def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:  # noqa: ARG002
         """Form one pass at `now`, advance every sequence in it and say how long it takes."""
@@ -67,8 +72,8 @@ class VllmRank:
         if not defer and not work.preempted:
             self.may_prefill = bool(self.waiting)
         self._bill(work, ready, result)
-        result.effect = bool(work.scheduled or work.preempted or result.rejected or ready)
         self._emit(ready, bursts, result)
+        result.effect = bool(work.scheduled or work.preempted or result.rejected or ready or result.finished)
         return result
 
     # ---- phase A and B
@@ -170,7 +175,7 @@ class VllmRank:
         available = self.pool.num_blocks - self.blocks.active
         if not self.is_trt:
             return self._blocks_for(seq.length) - shared <= available
-        promised = sum(self._full_need(s) - len(self.held[s]) for s in self.running)
+        promised = sum(self._full_need(s) - len(self.held[s]) for s in self.running + self.reserved)
         return self._full_need(seq) - shared <= available - promised
 
     def _full_need(self, seq: Sequence) -> int:
@@ -225,11 +230,12 @@ class VllmRank:
         """Drafts verified beside the one certain token: what the budget left of them (vLLM), all (TensorRT-LLM)."""
         if self.is_trt:
             return self._drafts(seq)
-        return work.charged[seq] - work.scheduled[seq]
+        return work.charged.get(seq, 0) - work.scheduled.get(seq, 0)
 
     def _is_fresh(self, seq: Sequence, work: PassWork) -> bool:
         """Computed its last prompt token in this pass and has no token yet."""
-        return seq.generated == 0 and work.before[seq] < min(work.before[seq] + work.scheduled[seq], seq.prompt)
+        before = work.before.get(seq, seq.computed)
+        return seq.generated == 0 and before < min(before + work.scheduled.get(seq, 0), seq.prompt)
 
     # ---- timing and output
 
@@ -271,6 +277,10 @@ class VllmRank:
             done = seq.remaining_output <= 0 and seq.computed >= seq.length - (seq.generated > 0)
             if done or (at_limit and seq.generated > 0):
                 self.running.remove(seq)
-                self.blocks.release(self.held.pop(seq))
-                del self.keys[seq]
+                self._leave(seq)
                 result.finished.append(seq)
+
+    def _leave(self, seq: Sequence) -> None:
+        """A sequence is done here and gives its blocks back."""
+        self.blocks.release(self.held.pop(seq))
+        del self.keys[seq]

@@ -7,7 +7,9 @@ count as one more objective.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from workers.search.score import Scored, signed
+from app.schemas.goal import Goal
+from workers.search.history import Told
+from workers.search.score import Scored, scored, signed
 
 
 def gains(objectives: Sequence[str], candidate: Scored) -> tuple[float, ...]:
@@ -19,6 +21,14 @@ def gains(objectives: Sequence[str], candidate: Scored) -> tuple[float, ...]:
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
     """At least as good everywhere and better somewhere; equal points do not dominate each other."""
     return all(a >= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
+
+
+def front_key(
+    objectives: Sequence[str], candidate: Scored
+) -> tuple[float, tuple[float, ...], int, str]:
+    """Sort key along the last objective, ascending; then the others best first, fewer GPUs, canonical JSON."""
+    others = tuple(-value for value in gains(objectives, candidate)[:-2])
+    return (candidate.values[-1], others, candidate.used_gpus, candidate.canonical)
 
 
 @dataclass(slots=True)
@@ -38,19 +48,25 @@ class Front:
         return True
 
     def ordered(self) -> list[Scored]:
-        """Along the last objective, ascending; then the other objectives best first, fewer GPUs, canonical JSON."""
-
-        def key(candidate: Scored) -> tuple[float, tuple[float, ...], int, str]:
-            signed_values = gains(self.objectives, candidate)[:-1]
-            others = tuple(-value for value in signed_values[:-1])
-            return (candidate.values[-1], others, candidate.used_gpus, candidate.canonical)
-
-        return sorted((candidate for _, candidate in self.members), key=key)
+        """The members along the front: `front_key`."""
+        members = (candidate for _, candidate in self.members)
+        return sorted(members, key=lambda candidate: front_key(self.objectives, candidate))
 
 
-def front(objectives: Sequence[str], candidates: Iterable[Scored]) -> list[Scored]:
+def front_of(objectives: Sequence[str], candidates: Iterable[Scored]) -> list[Scored]:
     """The non-dominated candidates in the front's order; equal points all stay."""
     kept = Front(tuple(objectives))
     for candidate in candidates:
         kept.add(candidate)
     return kept.ordered()
+
+
+def front(goal: Goal, results: Sequence[Told]) -> list[int]:
+    """Indices of the feasible results on the front, in the front's order."""
+    places: dict[str, int] = {}
+    candidates = []
+    for index, told in enumerate(results):
+        candidate = scored(goal, told)
+        places[candidate.canonical] = index
+        candidates.append(candidate)
+    return [places[member.canonical] for member in front_of(goal.objectives, candidates)]

@@ -67,10 +67,10 @@ def workload_batch(workload: Workload, shape: LoadShape, block_size: int, trace:
 def _synthetic_batch(traffic: SyntheticTraffic, shape: LoadShape, poisson_seed: int | None) -> RequestBatch:
     if shape.in_flight_cap is not None:
         return synthetic_batch(traffic, in_flight_cap=shape.in_flight_cap)
-    assert shape.interval_ms is not None
+    assert shape.request_rate is not None
     if poisson_seed is not None:
-        return synthetic_batch(traffic, poisson_arrivals(traffic.sessions, 1000.0 / shape.interval_ms, poisson_seed))
-    return synthetic_batch(traffic, constant_arrivals(traffic.sessions, shape.interval_ms))
+        return synthetic_batch(traffic, poisson_arrivals(traffic.sessions, shape.request_rate, poisson_seed))
+    return synthetic_batch(traffic, constant_arrivals(traffic.sessions, 1000.0 / shape.request_rate))
 
 
 @lru_cache(maxsize=4)

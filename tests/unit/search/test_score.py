@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.schemas.goal import Goal, Sla
-from workers.search.pareto import Front, front
+from workers.search.pareto import Front, front_of
 from workers.search.score import Scored, misses_sla, objective, ranked, score
 
 PROBES: dict[str, dict[str, Any]] = {
@@ -51,7 +51,7 @@ def test_front_follows_the_probe_in_any_order_of_arrival() -> None:
         Scored(c["name"], c["used_gpus"], 0.0, tuple(c[name] for name in names)) for c in probe["config"]["candidates"]
     ]
     for order in itertools.permutations(candidates):
-        assert [candidate.canonical for candidate in front(names, order)] == probe["expected"]["front"]
+        assert [candidate.canonical for candidate in front_of(names, order)] == probe["expected"]["front"]
 
 
 def test_front_never_holds_a_dominated_point() -> None:
