@@ -1,9 +1,9 @@
-"""The search of a study, as a pure function of its history: what to evaluate next, and how much of the space is settled.
+"""The search of a study, as a pure function of its history: what to evaluate next, and how much is settled.
 
 `auto` goes through the groups of the space in the order of their bounds, each with its first option; then through the
-other options (routers, planners), those of the best groups first. It skips what is proven no better than what it has, and
-ends when nothing is left, or when the client's own budget is spent. `random` draws without replacement from everything.
-A range of KV loads is sampled at both ends and the middle for every candidate, then refined along the front.
+other options (routers, planners), those of the best groups first. It skips what is proven no better than what it has,
+and ends when nothing is left, or when the client's own budget is spent. `random` draws without replacement from
+everything. A range of KV loads is sampled at both ends and the middle, then refined along the front.
 """
 
 from collections.abc import Iterator, Sequence

@@ -91,8 +91,8 @@ class Standing:
     def alive(self, groups: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which groups may still hold something that ranks first, or belongs on the front: bool [len(groups)].
 
-        A group is out if its bound lies strictly below what is there: below the leader's score, or dominated by a member
-        of the front. A leader or member that rejects requests rules nothing out: a complete candidate ranks before it.
+        A group is out if its bound lies strictly below what is there: below the leader's score, or dominated by a
+        member of the front. Whoever rejects requests rules nothing out: a complete candidate ranks before it.
         """
         alive = np.ones(groups.size, dtype=np.bool_)
         if not self.trusted:
