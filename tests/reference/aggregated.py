@@ -2,10 +2,12 @@
 
 from math import inf
 
+from app.schemas.status import ReasonCode
 from tests.reference.engine_group import EngineGroup
 from tests.reference.releases import Releases
 from tests.reference.routing import RoundRobin
 from tests.reference.sequence import Sequence
+from workers.errors import StuckError
 from workers.replay.fleet import Fleet
 from workers.replay.outcomes import COMPLETED, REJECTED
 from workers.traffic.requests import RequestBatch
@@ -56,5 +58,5 @@ class AggregatedReplay:
 
     def _start_passes(self) -> None:
         for group in self.groups:
-            if not group.is_busy and group.has_work:
-                group.start_pass(self.now)
+            if not group.is_busy and group.has_work and not group.start_pass(self.now):
+                raise StuckError(ReasonCode.REPLAY_STUCK, f"engine {group.number} cannot go on at {self.now} ms")

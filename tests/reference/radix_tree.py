@@ -49,14 +49,31 @@ class RadixTree:
                 child = self._split(child, common)
             node, matched = child, matched + common
 
-    def insert(self, tokens: Tokens) -> tuple[Node, int]:
-        """Add a sequence of whole pages; returns its last node and how many of its tokens were there already."""
+    def peek(self, tokens: Tokens) -> int:
+        """Length of the cached prefix of whole pages, leaving the tree and its ages as they are."""
+        node, matched = self.root, 0
+        while (child := self._child(node, tokens[matched:])) is not None:
+            common = self._common_pages(child.tokens, tokens[matched:])
+            matched += common
+            if common < len(child.tokens):
+                break
+            node = child
+        return matched
+
+    def insert(self, tokens: Tokens, holder: Node) -> tuple[Node, int]:
+        """Add a sequence of whole pages; returns its last node and how many of its tokens were there already.
+
+        A leaf that only the inserting sequence holds (`holder`) grows in place instead of getting a child.
+        """
         node, matched = self.match(tokens)
         if matched == len(tokens):
             return node, matched
-        leaf = Node(tokens[matched:].copy(), node, next(self.clock))
+        self.size += len(tokens) - matched
+        if node is holder and node.locks == 1 and not node.children and node.parent is not None:
+            node.tokens = tokens[matched - len(node.tokens) :].copy()
+            return node, matched
+        leaf = Node(tokens[matched:].copy(), node, node.access if node.parent else next(self.clock))
         node.children[self._first_page(leaf.tokens)] = leaf
-        self.size += len(leaf.tokens)
         self.evictable += len(leaf.tokens)
         return leaf, matched
 

@@ -5,9 +5,11 @@ Room is counted in tokens: free ones, the tree's (shared, evictable when unlocke
 
 from dataclasses import dataclass
 
+from app.schemas.status import ReasonCode
 from tests.reference.acceptance import Acceptance
 from tests.reference.radix_tree import Node, RadixTree
 from tests.reference.sequence import PassResult, Sequence
+from workers.errors import StuckError
 from workers.replay.fleet import Pool
 
 CHUNK_BUDGET_TOKENS = 8192
@@ -49,6 +51,7 @@ class SglangRank:
         self.held: dict[Sequence, Held] = {}
         self.start_ratio = START_RATIO_DP if pool.attention_dp > 1 else START_RATIO
         self.ratio = self.start_ratio
+        self.others_wait = False
 
     @property
     def has_work(self) -> bool:
@@ -65,7 +68,8 @@ class SglangRank:
     def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:  # noqa: ARG002
         """Prefill if a batch can be formed, else decode everything that runs."""
         result = PassResult()
-        batch = self._form_batch(now, result) if may_prefill else []
+        self._reject_too_long(result)
+        batch = self._form_batch(now) if may_prefill or not self.running else []
         if batch:
             self._prefill(batch, result)
         elif self.running:
@@ -73,9 +77,16 @@ class SglangRank:
         result.effect = bool(batch or result.emitted or result.rejected)
         return result
 
+    def _reject_too_long(self, result: PassResult) -> None:
+        """Prompts at or over the context limit leave wherever they wait, even if no slot is free."""
+        limit = self.pool.context_length
+        if limit is not None:
+            result.rejected = [seq for seq in self.waiting if seq.prompt >= limit]
+            self.waiting = [seq for seq in self.waiting if seq.prompt < limit]
+
     # ---- prefill
 
-    def _form_batch(self, now: float, result: PassResult) -> list[Member]:
+    def _form_batch(self, now: float) -> list[Member]:
         """Take heads of the queue while chunk budget, slots and room last; the first that fails blocks the rest."""
         batch: list[Member] = []
         promised = sum(min(s.remaining_output, RESERVED_OUTPUT_LIMIT) for s in self.running)
@@ -83,10 +94,7 @@ class SglangRank:
         budget = CHUNK_BUDGET_TOKENS // self.pool.attention_dp
         while self.waiting and budget > 0 and len(batch) < self.pool.max_num_seqs - len(self.running):
             seq = self.waiting[0]
-            if self.pool.context_length is not None and seq.prompt >= self.pool.context_length:
-                result.rejected.append(self.waiting.pop(0))
-                continue
-            node, start = self._cached_prefix(seq)
+            start = self._cached_tokens(seq)
             missing = seq.length - start
             reserve = min(seq.remaining_output, RESERVED_OUTPUT_LIMIT)
             if self._pages(missing) > budget:
@@ -94,7 +102,7 @@ class SglangRank:
                 if missing == 0:
                     break
             room = self._pages(missing)
-            if not room + reserve < available or not self._hold(seq, node, start, room):
+            if not room + reserve < available or not self._hold(seq, start, room):
                 break
             available -= room + reserve
             budget -= room
@@ -104,22 +112,27 @@ class SglangRank:
             batch.append(Member(seq, start, start + missing))
         return batch
 
-    def _cached_prefix(self, seq: Sequence) -> tuple[Node, int]:
+    def _cached_tokens(self, seq: Sequence) -> int:
         """Where the sequence starts: what it has computed, or what the tree holds of all but its last token."""
         if seq in self.held:
-            return self.held[seq].node, seq.computed
+            return seq.computed
         if not self.pool.prefix_caching:
-            return self.tree.root, 0
-        return self.tree.match(seq.tokens[: seq.length - 1])
+            return 0
+        return self.tree.peek(seq.tokens[: max(0, seq.length - 1)])
 
-    def _hold(self, seq: Sequence, node: Node, start: int, room: int) -> bool:
-        """Lock the cached prefix and allocate `room` tokens beyond it; all or nothing."""
-        self.tree.lock(node)
-        fits = self._allocate(room)
-        if seq in self.held or not fits:
-            self.tree.unlock(node)
+    def _hold(self, seq: Sequence, start: int, room: int) -> bool:
+        """Lock (and only now refresh) the cached prefix and allocate `room` tokens beyond it; all or nothing."""
+        if seq in self.held:
+            fits = self._allocate(room)
+        else:
+            node, _ = self.tree.match(seq.tokens[:start])
+            self.tree.lock(node)
+            self.held[seq] = Held(node, start)
+            fits = self._allocate(room)
         if fits:
-            self.held.setdefault(seq, Held(node, start)).own += room
+            self.held[seq].own += room
+        elif seq.computed == 0:
+            self.tree.unlock(self.held.pop(seq).node)
         return fits
 
     def _prefill(self, batch: list[Member], result: PassResult) -> None:
@@ -166,11 +179,13 @@ class SglangRank:
         if not retracted:
             fall = RATIO_FALL * self.start_ratio / RATIO_FALL_PASSES
             self.ratio = max(RATIO_FLOOR * self.start_ratio, self.ratio - fall)
-        for seq in list(self.running):
-            tokens = 1 + self.acceptance.accepted(self._burst(seq) - 1)
-            assert self._grow(seq, seq.length + tokens), "room for the burst was checked"
+        for seq in self.running:
+            tokens = min(1 + self.acceptance.accepted(len(self.pool.acceptance)), self._burst(seq))
+            if not self._grow(seq, seq.length + tokens):
+                raise StuckError(ReasonCode.REPLAY_STUCK, "a single sequence outgrew the KV pool")
             seq.generated += tokens
             result.emitted.append((seq, tokens))
+        for seq in list(self.running):
             if seq.remaining_output <= 0:
                 self.running.remove(seq)
                 self._finish(seq, result)
@@ -198,9 +213,7 @@ class SglangRank:
     def _retract(self, victim: Sequence) -> None:
         """Its own room is freed, its cached prefix unlocked; it queues again, last, as a prompt of all its tokens."""
         self.running.remove(victim)
-        held = self.held.pop(victim)
-        self.free += held.own
-        self.tree.unlock(held.node)
+        self._let_go(victim)
         self.free += self.tree.evict(RETRACT_STEPS * len(self.running) - self.free)
         victim.computed = 0
         self.waiting.append(victim)
@@ -232,7 +245,7 @@ class SglangRank:
             return
         held = self.held[seq]
         whole = tokens // self.page * self.page
-        node, present = self.tree.insert(seq.tokens[:whole])
+        node, present = self.tree.insert(seq.tokens[:whole], held.node)
         self.tree.lock(node)
         self.tree.unlock(held.node)
         self.free += max(0, present - held.shared)
@@ -240,9 +253,16 @@ class SglangRank:
         held.node, held.shared = node, whole
 
     def _finish(self, seq: Sequence, result: PassResult) -> None:
+        self._leave(seq)
+        result.finished.append(seq)
+
+    def _leave(self, seq: Sequence) -> None:
         """All tokens (the prompt alone after a single one) stay in the tree, unlocked; the rest is freed."""
         self._publish(seq, seq.prompt if seq.max_output <= 1 else seq.length)
+        self._let_go(seq)
+
+    def _let_go(self, seq: Sequence) -> None:
+        """Free what the sequence owns and unlock what it shares."""
         held = self.held.pop(seq)
         self.tree.unlock(held.node)
         self.free += held.own
-        result.finished.append(seq)

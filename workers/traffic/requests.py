@@ -19,7 +19,7 @@ class RequestBatch:
 
     arrival_ms:     float64 [R], ms; release of first turns on the open-loop clock, non-decreasing over
                     first turns in `order`; ignored (0) in a closed loop; NaN for later turns.
-    delay_ms:       float64 [R], ms; think time before this turn, after the previous turn's last token; 0 for first turns.
+    delay_ms:       float64 [R], ms; think time from the last token of the previous turn; 0 for first turns.
     input_tokens:   int64 [R]; prompt tokens, earlier turns included where the dialect says so.
     output_tokens:  int64 [R]; may be 0 (computed, but no token and no latency sample).
     session:        int64 [R]; 0..S-1, session index = tie-break among simultaneous releases.

@@ -1,0 +1,3 @@
+from tests.pure_fake import install
+
+install()

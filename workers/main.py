@@ -1,0 +1,47 @@
+"""The Celery entry: `celery -A workers.main worker`.
+
+The replay kernel is compiled once, in the main process, before it forks; each pool process then starts warm, drops the
+database connections that it inherited, and computes with one thread.
+"""
+
+import os
+
+for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")  # before numpy is imported, which reads them once
+
+from typing import Any  # noqa: E402
+
+from celery.signals import worker_init, worker_process_init, worker_ready, worker_shutting_down  # noqa: E402
+
+from app.db.engine import engine, forget_connections  # noqa: E402
+from app.log import configure_logging  # noqa: E402
+from app.queue import celery as app  # noqa: E402
+from workers import lease, tasks  # noqa: E402
+from workers.replay.warm import warm  # noqa: E402
+from workers.rescue import Rescuer  # noqa: E402
+
+__all__ = ["app", "tasks"]
+_rescuer = Rescuer()
+
+
+@worker_init.connect  # type: ignore[untyped-decorator]
+def _warm_up(**_: Any) -> None:
+    configure_logging()
+    warm()
+
+
+@worker_process_init.connect  # type: ignore[untyped-decorator]
+def _start_pool_process(**_: Any) -> None:
+    forget_connections()
+
+
+@worker_ready.connect  # type: ignore[untyped-decorator]
+def _start_rescuer(**_: Any) -> None:
+    _rescuer.start()
+
+
+@worker_shutting_down.connect  # type: ignore[untyped-decorator]
+def _leave(**_: Any) -> None:
+    lease.leave()
+    _rescuer.stop()
+    engine().dispose()
