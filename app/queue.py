@@ -10,7 +10,7 @@ from uuid import UUID
 
 import structlog
 from celery import Celery
-from kombu import Exchange, Queue
+from kombu.entity import Exchange, Queue
 from redis import Redis
 from redis.exceptions import RedisError
 
@@ -28,6 +28,10 @@ VISIBILITY_TIMEOUT_S = 600
 _SOCKET_TIMEOUT_S = 2.0
 
 
+def _queue(name: str) -> Queue:
+    return Queue(name, Exchange(name), routing_key=name)  # type: ignore[no-untyped-call]
+
+
 def _celery() -> Celery:
     """The Celery application. Each setting answers a measured loss or delay: docs/adr says which.
 
@@ -35,7 +39,8 @@ def _celery() -> Celery:
     """
     app = Celery("spica", broker=settings().redis_url)
     app.conf.update(
-        task_queues=[Queue(name, Exchange(name), routing_key=name) for name in (STUDY_QUEUE, TRIAL_QUEUE)],
+        # Each queue has an exchange of its own: by default all would share one, and get each other's messages.
+        task_queues=[_queue(STUDY_QUEUE), _queue(TRIAL_QUEUE)],
         task_default_queue=TRIAL_QUEUE,
         task_routes={name: {"queue": STUDY_QUEUE} for name in (ADVANCE_STUDY, RESCUE, PRUNE)},
         task_acks_late=True,
@@ -105,7 +110,7 @@ def announce(study_id: UUID, version: int) -> None:
 def num_waiting(queue: str) -> int | None:
     """Messages that wait in a queue, not yet with any worker; None when the broker is away."""
     try:
-        return int(redis_client().llen(queue))  # type: ignore[arg-type]
+        return int(redis_client().llen(queue))
     except RedisError:
         return None
 

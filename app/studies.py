@@ -133,7 +133,7 @@ def _store_key(db: Session, caller: Caller, key: str, sha256: str, study_id: UUI
         raise _LostRaceError
 
 
-def _visible(caller: Caller) -> Select[tuple[StudyRow]]:
+def _visible(caller: Caller) -> Select[StudyRow]:
     query = select(StudyRow)
     return query if caller.sees_all_projects else query.where(StudyRow.project == caller.project)
 

@@ -85,9 +85,8 @@ def progress(study: StudyRow) -> dict[str, Any]:
 
 def _expected_trials(study: StudyRow) -> int | None:
     """Trials that the study will take at most, as far as the plan can tell."""
-    sweep, combinations = study.config["sweep"], (study.plan or {}).get("combinations")
-    limits = [each for each in (combinations, sweep.get("max_trials")) if each]
-    return max(min(limits), study.num_trials) if limits else None
+    expected = (study.plan or {}).get("budget", {}).get("expected_trials")
+    return None if expected is None else max(expected, study.num_trials)
 
 
 def _elapsed_s(study: StudyRow) -> float:

@@ -1,5 +1,6 @@
 """The virtual environment: made once, filled from a hash-pinned lock, skipped while the lock is unchanged."""
 
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -20,12 +21,19 @@ INSTALLER_LOCK = REPOSITORY / "requirements-uv.lock"
 
 
 def install(lock: Path) -> None:
-    """Make .venv hold exactly what `lock` names, at least; nothing to do when a stamp says so.
+    """Make .venv hold what `lock` names; nothing to do when a stamp says that it does.
 
     Raises: LaunchError when neither uv nor pip could install it.
     """
-    if is_installed(lock) or (lock == RUNTIME_LOCK and is_installed(DEV_LOCK)):
-        return
+    (REPOSITORY / ".cache").mkdir(exist_ok=True)
+    with (REPOSITORY / ".cache" / "install.lock").open("a") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # two commands on a fresh clone: the second waits, then finds it done
+        if not is_installed(lock) and not (lock == RUNTIME_LOCK and is_installed(DEV_LOCK)):
+            install_now(lock)
+
+
+def install_now(lock: Path) -> None:
+    """Install whatever was there before. Raises: LaunchError, see install."""
     begun = time.monotonic()
     make_venv()
     print(f"installing {lock.name} into {VENV.name} ...", flush=True)

@@ -19,6 +19,7 @@ from launch.process import Child, LaunchError, Program, run
 
 START_TRIES = 6
 START_WITHIN_S = 30.0
+POSTGRES_SETTINGS = ("listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=200")
 POSTGRES_FOR_TESTS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
@@ -45,7 +46,7 @@ def start_postgres(folder: Path, *, for_tests: bool) -> tuple[Child, str]:
     data = home / "data"
     if not data.exists():
         init_database(binaries, home, data)
-    options = ["listen_addresses=127.0.0.1", "unix_socket_directories=", *(POSTGRES_FOR_TESTS if for_tests else ())]
+    options = [*POSTGRES_SETTINGS, *(POSTGRES_FOR_TESTS if for_tests else ())]
 
     def program(port: int) -> Program:
         settings = [word for option in (f"port={port}", *options) for word in ("-c", option)]

@@ -4,19 +4,18 @@ A study's labels tell it what to do (all optional): `trials` in all, `trial_ms` 
 `fail` every n-th trial, `crash` the process at that trial number, `hang` at that trial until told to stop.
 """
 
+import importlib
 import os
 import signal
 import sys
 import time
 import types
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from typing import Any
-
-from pydantic import BaseModel, ConfigDict
 
 from app.ids import fingerprint
 from app.schemas.deployment import Deployment, ParallelShape, RoleDeployment
+from app.schemas.plan import BudgetPlan, ContextPlan, LoadPlan, Plan
 from app.schemas.status import ReasonCode, TrialStatus
 from workers.search.history import Coverage, Told
 from workers.verdict import Reason, Verdict
@@ -37,20 +36,24 @@ def deployment(number: int) -> Deployment:
     )
 
 
-class FakePlan(BaseModel):
-    """What the thin half uses of a plan."""
-
-    model_config = ConfigDict(extra="allow")
-
-    combinations: int
-    estimated_s: float
-    warnings: list[Any] = []
-
-
-def plan(config: Any, trace: Any = None) -> FakePlan:
-    """As many combinations as the labels say."""
+def plan(config: Any, trace: Any = None) -> Plan:
+    """As many trials as the labels say."""
     num = label(config, "trials", 12)
-    return FakePlan(combinations=num, estimated_s=num * max(label(config, "trial_ms"), 1) / 1000)
+    return Plan(
+        branches=[],
+        excluded=[],
+        kv_capacity=[],
+        load=LoadPlan(shape="concurrency"),
+        context=ContextPlan(limit_tokens=1, longest_request_tokens=None, num_requests_over=None),
+        combinations=num,
+        continuous=False,
+        algorithm="auto",
+        budget=BudgetPlan(whole_space=True, max_rounds=None, round_size=None, max_trials=None, expected_trials=num),
+        estimated_seconds=num * max(label(config, "trial_ms"), 1) / 1000,
+        warnings=[],
+        perf_data={"package": "fake", "version": "1"},
+        problem={"type": "urn:spica:problem:planted", "title": "t", "detail": "d"} if num == 0 else None,
+    )
 
 
 class Search:
@@ -108,17 +111,26 @@ def _verdict(config: Any, each: Deployment, number: int, should_stop: Callable[[
     return Verdict(TrialStatus.FEASIBLE, None, score, values, {"concurrency": 8}, metrics, report, wall_s)
 
 
-def install() -> None:
-    """Put the stand-ins where the thin half looks for the pure one."""
-    stand_ins = {
-        "workers.plan": {"plan": plan},
-        "workers.evaluate": {"evaluate_many": evaluate_many},
-        "workers.search.search": {"Search": Search},
-        "app.schemas.plan": {"Plan": FakePlan},
-        "workers.replay.warm": {"warm": lambda: None},
-    }
-    for name, members in stand_ins.items():
-        if find_spec(name) is None:
+def _stub_missing() -> None:
+    for name, member in (
+        ("workers.evaluate", "evaluate_many"),
+        ("workers.search.search", "Search"),
+        ("workers.replay.warm", "warm"),
+    ):
+        try:
+            importlib.import_module(name)
+        except ImportError:
             sys.modules[name] = types.ModuleType(name)
-        for member, value in members.items():
-            setattr(sys.modules.get(name) or __import__(name, fromlist=["_"]), member, value)
+            setattr(sys.modules[name], member, lambda: None)
+
+
+_stub_missing()
+
+
+def install(put: Callable[[object, str, object], None] = setattr) -> None:
+    """Put the stand-ins where the thin half takes the pure one from."""
+    conductor, chunk = importlib.import_module("workers.conductor"), importlib.import_module("workers.chunk")
+    put(conductor, "make_plan", plan)
+    put(conductor, "Search", Search)
+    put(chunk, "evaluate_many", evaluate_many)
+    put(importlib.import_module("app.main"), "make_plan", plan)

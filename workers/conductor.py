@@ -106,8 +106,14 @@ def _plan(study: StudyRow) -> Step:
         to, changes = StudyStatus.FAILED, {"problem": endings.planning_problem(None)}
     else:
         document = plan.model_dump(mode="json")
-        warnings = [*study.warnings, *(w for w in document.get("warnings", []) if w not in study.warnings)]
-        to, changes = StudyStatus.RUNNING, {"plan": document, "warnings": warnings}
+        changes = {
+            "plan": document,
+            "warnings": [*study.warnings, *(each for each in document["warnings"] if each not in study.warnings)],
+            "provenance": {**study.provenance, "perf_data": document["perf_data"]},
+        }
+        to = StudyStatus.FAILED if plan.problem else StudyStatus.RUNNING
+        if plan.problem:
+            changes["problem"] = plan.problem
     with transaction() as db:
         return Step(move_study(db, study.id, StudyStatus.PLANNING, to, **changes))
 

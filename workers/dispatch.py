@@ -47,8 +47,8 @@ def due_chunks(db: Session, study: StudyRow) -> list[tuple[int, int]]:
 
 
 def _planned_s(plan: dict[str, Any]) -> float:
-    estimated_s, combinations = plan.get("estimated_s"), plan.get("combinations")
-    return estimated_s / combinations if estimated_s and combinations else _UNKNOWN_TRIAL_S
+    estimated_s, num_trials = plan.get("estimated_seconds"), plan.get("budget", {}).get("expected_trials")
+    return estimated_s / num_trials if estimated_s and num_trials else _UNKNOWN_TRIAL_S
 
 
 def chunk_size(num_trials: int, parallel: int, trial_s: float) -> int:

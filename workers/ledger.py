@@ -16,12 +16,12 @@ from sqlalchemy.orm import Session
 from app.db.engine import transaction
 from app.db.lifecycle import database_now, touch_study
 from app.db.tables import CandidateRow, StudyRow, TrialRow
-from app.ids import canonical_json
 from app.schemas.deployment import Deployment
 from app.schemas.goal import Goal
 from app.schemas.status import ReasonCode, TrialStatus
+from workers.search.candidate import canonical_json
 from workers.search.history import Told
-from workers.search.pareto import front, front_key
+from workers.search.pareto import front_key, front_of
 from workers.search.score import Scored, ranked
 
 _KEPT_STUDIES = 8
@@ -109,7 +109,7 @@ def _results(db: Session, study: StudyRow, since: int) -> list[tuple[int, Scored
 
 def _scored(row: Any, smallest_first: bool) -> Scored:
     tie = (-float(row.goodput or 0.0), float(row.e2e or "inf")) if smallest_first else ()
-    canonical = canonical_json(row.deployment)
+    canonical = canonical_json(Deployment.model_validate(row.deployment))
     return Scored(canonical, row.used_gpus, row.score, tuple(row.objectives), row.rejected, tie)
 
 
@@ -155,7 +155,7 @@ def _ordered(goal: Goal, results: Sequence[Scored]) -> tuple[list[Scored], set[i
         order = ranked(results)
         return order, {id(order[0])} if order else set()
     order = sorted(results, key=lambda scored: front_key(goal.objectives, scored))
-    return order, {id(scored) for scored in front(goal.objectives, results)}
+    return order, {id(scored) for scored in front_of(goal.objectives, results)}
 
 
 def _ranks(goal: Goal, on_front: Sequence[bool]) -> list[int | None]:

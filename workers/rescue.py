@@ -10,7 +10,7 @@ import threading
 from uuid import UUID
 
 import structlog
-from sqlalchemy import func, select, text
+from sqlalchemy import delete, func, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -178,5 +178,5 @@ def prune(db: Session) -> int:
     if days is None:
         return 0
     is_old = StudyRow.finished_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, days * 86_400)
-    deleted = db.execute(StudyRow.__table__.delete().where(is_old).returning(StudyRow.id)).all()
+    deleted = db.execute(delete(StudyRow).where(is_old).returning(StudyRow.id)).all()
     return len(deleted)

@@ -15,6 +15,6 @@ __all__ = ["Jsonb", "copy_rows"]
 def copy_rows(db: Session, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Append rows to a table inside the session's transaction. `table` and `columns` are our own names, never input."""
     cursor = db.connection().connection.cursor()
-    with cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:  # type: ignore[attr-defined]
+    with cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
         for row in rows:
             copy.write_row(row)

@@ -80,7 +80,8 @@ def touch_study(db: Session, study_id: UUID, **changes: Any) -> int:
     Raises: NotFoundError if the study is gone.
     """
     values = {"version": StudyRow.version + 1, "updated_at": func.now(), **changes}
-    version = db.scalar(update(StudyRow).where(StudyRow.id == study_id).values(values).returning(StudyRow.version))
+    changed = update(StudyRow).where(StudyRow.id == study_id).values(values).returning(StudyRow.version)
+    version: int | None = db.scalar(changed)
     if version is None:
         raise NotFoundError("There is no such study.")
     return version
@@ -97,7 +98,7 @@ def move_study(db: Session, study_id: UUID, expected: StudyStatus, to: StudyStat
         changes["finished_at"] = func.clock_timestamp()
     values = {"status": to, "version": StudyRow.version + 1, "updated_at": func.now(), **changes}
     guarded = update(StudyRow).where(StudyRow.id == study_id, StudyRow.status == expected)
-    version = db.scalar(guarded.values(values).returning(StudyRow.version))
+    version: int | None = db.scalar(guarded.values(values).returning(StudyRow.version))
     if version is None:
         raise TransitionRefusedError(f"The study is no longer {expected}.")
     log.info("study_moved", study_id=str(study_id), was=str(expected), to=str(to), version=version)

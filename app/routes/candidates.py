@@ -11,18 +11,17 @@ from app.errors import RegressionError
 from app.routes import pages
 from app.routes.deps import DoorDep
 from app.routes.json_text import json_response
-from app.routes.problems import problems
+from app.routes.problems import UNCHANGED, Responses, problems
 from app.schemas.candidate import CandidatePage, CandidateView
 from app.schemas.report import Report
 from app.schemas.study_view import Comparison
 from app.studies import get_study
 
 router = APIRouter(prefix="/studies/{study_id}", tags=["candidates"])
-_UNCHANGED = {304: {"description": "Unchanged"}}
-_FORMATS = {200: {"content": {name: {"schema": {"type": "string"}} for name in pages.FORMATS[1:]}}}
+_FORMATS: Responses = {200: {"content": {name: {"schema": {"type": "string"}} for name in pages.FORMATS[1:]}}}
 
 
-@router.get("/candidates", response_model=CandidatePage, responses=problems(404, 406) | _UNCHANGED | _FORMATS)
+@router.get("/candidates", response_model=CandidatePage, responses=problems(404, 406) | UNCHANGED | _FORMATS)
 def list_(
     request: Request,
     study_id: UUID,
@@ -51,7 +50,7 @@ def list_(
     return json_response(page, headers=headers)
 
 
-@router.get("/candidates/{candidate_id}", response_model=CandidateView, responses=problems(404) | _UNCHANGED)
+@router.get("/candidates/{candidate_id}", response_model=CandidateView, responses=problems(404) | UNCHANGED)
 def get(request: Request, study_id: UUID, candidate_id: UUID, door: DoorDep) -> Response:
     """One candidate with its whole configuration and metrics."""
     with door.open("read") as (db, caller):
@@ -63,7 +62,7 @@ def get(request: Request, study_id: UUID, candidate_id: UUID, door: DoorDep) -> 
     return json_response(views.candidate_document(study, candidate), headers=pages.cache_headers(tag))
 
 
-@router.get("/candidates/{candidate_id}/report", response_model=Report, responses=problems(404) | _UNCHANGED)
+@router.get("/candidates/{candidate_id}/report", response_model=Report, responses=problems(404) | UNCHANGED)
 def report(request: Request, study_id: UUID, candidate_id: UUID, door: DoorDep) -> Response:
     """The trace report: every metric, percentiles and a timeline. It never changes."""
     tag = pages.etag(request, 1)

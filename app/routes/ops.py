@@ -13,13 +13,14 @@ from app.routes.deps import DoorDep
 from app.routes.json_text import json_bytes, json_response
 from app.routes.metering import gauges
 from app.routes.pages import cache_headers, etag, is_unchanged, not_modified
-from app.routes.problems import Kind, problem_response, problems
+from app.routes.problems import UNCHANGED, Kind, Responses, problem_response, problems
 from app.schemas.catalog_view import CatalogView, Health
 
 router = APIRouter(tags=["operations"])
+_TEXT: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 
-@router.get("/catalog", response_model=CatalogView, responses=problems() | {304: {"description": "Unchanged"}})
+@router.get("/catalog", response_model=CatalogView, responses=problems() | UNCHANGED)
 def catalog(request: Request, door: DoorDep) -> Response:
     """Models, hardware, backends and data versions that can be searched, and which combinations have data."""
     door.caller("read")
@@ -74,7 +75,7 @@ def readyz() -> Response:
 @router.get(
     "/metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}} | problems(),
+    responses=_TEXT | problems(),
 )
 def metrics(door: DoorDep) -> Response:
     """Prometheus metrics: studies and trials by status, queue lengths, latency by route."""

@@ -160,7 +160,11 @@ def add_handlers(app: FastAPI) -> None:
         app.add_exception_handler(error, handler)
 
 
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+Responses = dict[int | str, dict[str, Any]]
+UNCHANGED: Responses = {304: {"description": "Unchanged since the ETag given"}}
+
+
+def problems(*statuses: int) -> Responses:
     """The problem responses of a route, for its OpenAPI entry; 401, 403 and 503 go without saying."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     titles = {kind.status: kind.title for kind in _KINDS.values()} | {408: "The body came too slowly"}

@@ -32,7 +32,7 @@ from app.routes.pages import (
     next_link,
     not_modified,
 )
-from app.routes.problems import problems
+from app.routes.problems import UNCHANGED, problems
 from app.schemas.advice import advice
 from app.schemas.status import STUDY_TERMINAL, StudyStatus, TrialStatus
 from app.schemas.study_view import StudyPage, StudyView, TrialPage
@@ -91,8 +91,8 @@ async def _checked(request: Request) -> CheckedStudy:
         fault = f"did not arrive within {limit_s:g} seconds"
         raise RefusedError(408, [Fault(pointer="", value=None, fault=fault, remedy="send it faster")]) from error
     if submission.trace is not None:
-        fault = FieldFault("trace", None, "cannot be uploaded together with the configuration", "POST /traces first")
-        raise InvalidRequestError([fault])
+        together = "cannot be uploaded together with the configuration"
+        raise InvalidRequestError([FieldFault("trace", None, together, "POST /traces first")])
     return await run_in_threadpool(check, submission.document, submission.faults)
 
 
@@ -146,7 +146,7 @@ def list_(
     return json_response(document, headers=next_link(request, following))
 
 
-@router.get("/{study_id}", response_model=StudyView, responses=problems(404) | {304: {"description": "Unchanged"}})
+@router.get("/{study_id}", response_model=StudyView, responses=problems(404) | UNCHANGED)
 async def get(
     request: Request,
     study_id: UUID,

@@ -51,6 +51,7 @@ class SglangRank:
         self.held: dict[Sequence, Held] = {}
         self.start_ratio = START_RATIO_DP if pool.attention_dp > 1 else START_RATIO
         self.ratio = self.start_ratio
+        self.others_wait = False
 
     @property
     def has_work(self) -> bool:
