@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import structlog
-from app.schemas.plan import Plan
 from sqlalchemy import func
 
 from app.config import settings
@@ -29,6 +28,7 @@ from app.errors import SpicaError, TransitionRefusedError
 from app.ids import fingerprint
 from app.queue import announce, wake_trials
 from app.schemas.deployment import Deployment
+from app.schemas.plan import Plan
 from app.schemas.status import STUDY_TERMINAL, StudyStatus
 from app.schemas.study import SmartSearchConfig
 from app.traces.store import stored_trace

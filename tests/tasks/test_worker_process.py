@@ -146,7 +146,9 @@ def test_every_message_doubled_doubles_nothing(start_worker: Callable[[], Worker
     assert [trial.number for trial in trials(study_id)] == list(range(40))
     assert {trial.attempt for trial in trials(study_id)} == {1}
     with transaction() as db:
-        assert db.scalar(text("SELECT count(*) FROM candidates")) == db.scalar(text("SELECT count(*) FROM reports")) == 32
+        assert (
+            db.scalar(text("SELECT count(*) FROM candidates")) == db.scalar(text("SELECT count(*) FROM reports")) == 32
+        )
 
 
 def test_sigterm_gives_back_what_is_not_evaluated(start_worker: Callable[[], Worker]) -> None:
