@@ -22,7 +22,17 @@ from app.schemas.status import ReasonCode
 from app.schemas.study import SmartSearchConfig
 from workers.errors import EvaluationError
 from workers.search.facts import Facts
-from workers.search.knobs import ROLES, Batching, batchings, distinct, loads, planners, routers, searched_modes
+from workers.search.knobs import (
+    ROLES,
+    Batching,
+    backend_name,
+    batchings,
+    distinct,
+    loads,
+    planners,
+    routers,
+    searched_modes,
+)
 from workers.search.shapes import (
     RoleConfig,
     all_shapes,
@@ -161,7 +171,7 @@ def build_space(config: SmartSearchConfig, facts: Facts) -> Space:
     Raises: InvalidRequestError for a pinned shape that no backend can run, or a pool too large to hold.
     """
     space = config.search_space
-    backends = distinct(_backend(name) for name in space.backend)
+    backends = distinct(backend_name(name) for name in space.backend)
     shapes = _pinned_shapes(space, facts, backends) or all_shapes(facts.is_moe, space.gpu_budget)
     sieves = [_Sieve.of(backend, shapes, space, facts) for backend in backends]
     excluded = tuple(each for sieve in sieves for each in sieve.excluded)
@@ -171,11 +181,6 @@ def build_space(config: SmartSearchConfig, facts: Facts) -> Space:
         if branch.size > 0:
             branches.append(branch)
     return Space(config, tuple(branches), excluded)
-
-
-def _backend(name: str) -> Backend:
-    known: dict[str, Backend] = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
-    return known[name]
 
 
 @dataclass(frozen=True, slots=True)
