@@ -140,9 +140,7 @@ def needs_explicit(pool: Pool, batch: RequestBatch) -> bool:
     return tree_of(batch, pool.block_size, False).may_duplicate
 
 
-def _requests(
-    batch: RequestBatch, output: NDArray[np.int64], has_next: NDArray[np.int8], explicit: bool
-) -> Requests:
+def _requests(batch: RequestBatch, output: NDArray[np.int64], has_next: NDArray[np.int8], explicit: bool) -> Requests:
     num = batch.num_requests
 
     def moments() -> NDArray[np.float64]:

@@ -326,7 +326,8 @@ def next_thinker(clock):  # type: ignore[no-untyped-def]
             break
         other = child + 1
         if other < size and (
-            heap_ms[other] < heap_ms[child] or (heap_ms[other] == heap_ms[child] and heap_request[other] < heap_request[child])
+            heap_ms[other] < heap_ms[child]
+            or (heap_ms[other] == heap_ms[child] and heap_request[other] < heap_request[child])
         ):
             child = other
         if heap_ms[child] > when or (heap_ms[child] == when and heap_request[child] > r):

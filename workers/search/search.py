@@ -15,9 +15,9 @@ from app.schemas.plan import Plan
 from app.schemas.study import SmartSearchConfig, canonical_json
 from workers.search import coverage, draw
 from workers.search.baseline import baseline_deployment
+from workers.search.bounds import Times
 from workers.search.history import Coverage, Told
 from workers.search.locate import Locator
-from workers.search.bounds import Times
 from workers.search.outline import Outline, outline
 from workers.search.refine import refinements
 from workers.search.rounds import allowance
@@ -25,7 +25,7 @@ from workers.search.standing import Arm, Standing
 from workers.search.study_space import catalog_facts, study_space
 from workers.timing.aic import aic_times, engine_identity
 
-FIRST_BATCH = 64
+FIRST_BATCH = 16
 """Trials asked for at first; later as many as there have been, so that early results steer early."""
 
 Pick = tuple[Arm, float | None]

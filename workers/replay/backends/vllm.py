@@ -76,7 +76,12 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
     decoding = rank[s, NUM_DECODING]
     need = growth_of_step(st, s, 1) if decoding > 0 else 0
     enough = need <= rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]
-    if decoding > 0 and enough and rank[s, PARTIAL] == NONE and _is_head_blocked(st, s, limits[MAX_BATCHED_TOKENS] - decoding):
+    if (
+        decoding > 0
+        and enough
+        and rank[s, PARTIAL] == NONE
+        and _is_head_blocked(st, s, limits[MAX_BATCHED_TOKENS] - decoding)
+    ):
         return _stretch(st, s, decoding)
     preempted = False
     if enough:
