@@ -23,7 +23,7 @@ STRANGE: list[Any] = [
     None, True, False, 0, 1, -1, 2**31, 2**63, 2**400, -(2**70), 0.0, -0.0, 0.5, 1.0, 1e308, 1e-320, float("nan"),
     float("inf"), float("-inf"), "", " ", "8", "NaN", "agg", "vllm", "kv_router", "\u202e", "x" * 5000, "🦊", [], [[]],
     {}, [None], [True], [1, 1], ["agg", "agg"], [0.5, float("nan")], [1, 2, 3], {"a": {}}, {"": None}, {"tp": 1},
-    [{"tp": 1}], [{"prefill": {"tp": 1}}], {"preset": "default"}, {"search_space": {}}, [8192, "8192"], list(range(200)),
+    [{"tp": 1}], [{"prefill": {"tp": 1}}], {"preset": "default"}, {"search_space": {}}, [8192, "8192"], [0] * 200,
 ]  # fmt: skip
 KEYS = [
     "search_space", "workload", "goal", "sweep", "adapters", "baseline", "labels", "name", "isl", "osl", "concurrency",
