@@ -23,7 +23,7 @@ from workers.search.refine import refinements
 from workers.search.rounds import allowance
 from workers.search.standing import Arm, Standing
 from workers.search.study_space import catalog_facts, study_space
-from workers.timing.aic import aic_times, engine_identity
+from workers.timing.aic import AicTimes, aic_times, engine_identity, persist_all
 
 FIRST_BATCH = 16
 """Trials asked for at first; later as many as there have been, so that early results steer early."""
@@ -89,12 +89,16 @@ class Prepared:
 def _prepared(document: str) -> Prepared:
     config = SmartSearchConfig.model_validate_json(document)
     space = config.search_space
+    used: set[AicTimes] = set()
 
     def times(backend: str, shape: ParallelShape) -> Times:
         identity = engine_identity(space.model_name, space.hardware_sku, backend, shape, space.aic_nextn)
-        return aic_times(identity)
+        used.add(known := aic_times(identity))
+        return known
 
-    return Prepared(outline(study_space(config), catalog_facts(config), times))
+    prepared = Prepared(outline(study_space(config), catalog_facts(config), times))
+    persist_all(used)  # The replays, in other processes, ask the same questions.
+    return prepared
 
 
 def _deployment(prepared: Outline, arm: Arm, ratio: float | None) -> Deployment:
