@@ -143,7 +143,6 @@ def needs_explicit(pool: Pool, batch: RequestBatch) -> bool:
     return tree_of(batch, pool.block_size, False).may_duplicate
 
 
-<<<<<<< HEAD
 def _ranks(pool: Pool, num_ranks: int) -> NDArray[np.int64]:
     ranks = np.zeros((num_ranks, state.NUM_RANK_COLUMNS), dtype=np.int64)
     for column in (state.WAIT_HEAD, state.WAIT_TAIL, state.RUN_HEAD, state.RUN_TAIL, state.PARTIAL,
@@ -187,58 +186,6 @@ def _requests(
     }.items():
         requests[:, column] = values
     return requests
-=======
-def _requests(batch: RequestBatch, output: NDArray[np.int64], has_next: NDArray[np.int8], explicit: bool) -> Requests:
-    num = batch.num_requests
-
-    def moments() -> NDArray[np.float64]:
-        return np.full(num, np.nan)
-
-    def counts(size: int = num) -> NDArray[np.int64]:
-        return np.zeros(size, dtype=np.int64)
-
-    def links() -> NDArray[np.int32]:
-        return np.full(num, state.NONE, dtype=np.int32)
-
-    extra = num if explicit else 0
-    arrival = np.array(batch.arrival_ms, dtype=np.float64)
-    return Requests(
-        prompt=np.ascontiguousarray(batch.input_tokens, dtype=np.int64),
-        output=np.ascontiguousarray(output, dtype=np.int64),
-        has_next=has_next,
-        arrival_ms=arrival,
-        delay_ms=np.ascontiguousarray(batch.delay_ms, dtype=np.float64),
-        first_admit_ms=moments(),
-        first_token_ms=moments(),
-        second_token_ms=moments(),
-        last_token_ms=moments(),
-        end_ms=moments(),
-        generated=counts(),
-        computed=counts(),
-        held=counts(extra),
-        before=counts(extra),
-        tokens=counts(extra),
-        charged=counts(extra),
-        burst=counts(extra),
-        asked=np.array(batch.output_tokens if explicit else [], dtype=np.int64),
-        admissions=counts(),
-        first_reused=counts(),
-        max_reused=counts(),
-        due_step=counts(),
-        residue=np.zeros(num, dtype=np.int32),
-        status=np.zeros(num, dtype=np.int8),
-        worker=links(),
-        dp_rank=links(),
-        wait_next=links(),
-        run_next=links(),
-        run_prev=links(),
-        due_next=links(),
-        due_prev=links(),
-        new_next=links(),
-        young_next=links(),
-        young=np.zeros(num, dtype=np.int8),
-    )
->>>>>>> schemas
 
 
 def _stamps(batch: RequestBatch) -> NDArray[np.float64]:

@@ -372,11 +372,7 @@ def _route(st, r, now):  # type: ignore[no-untyped-def]
     req[r, DP_RANK] = dp_rank
     s = w * num_dp + dp_rank
     wait_push_back(st, s, r)
-    if (
-        rank[w * num_dp, PHASE] == BUSY
-        and rank[w * num_dp, REPEATS] > 1
-        and (rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1)
-    ):
+    if rank[w * num_dp, PHASE] == BUSY and rank[w * num_dp, REPEATS] > 1 and (rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1):
         _walk_group(st, w, rank[w * num_dp, REPEATS], now)
 
 

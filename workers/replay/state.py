@@ -282,12 +282,7 @@ def next_thinker(st):  # type: ignore[no-untyped-def]
             break
         other = child + 1
         if other < size and (
-<<<<<<< HEAD
             heap[other, 0] < heap[child, 0] or (heap[other, 0] == heap[child, 0] and heap[other, 1] < heap[child, 1])
-=======
-            heap_ms[other] < heap_ms[child]
-            or (heap_ms[other] == heap_ms[child] and heap_request[other] < heap_request[child])
->>>>>>> schemas
         ):
             child = other
         if heap[child, 0] > when or (heap[child, 0] == when and heap[child, 1] > r):

@@ -334,11 +334,7 @@ def _accepted(st, r, limit):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _uniform(r, position):  # type: ignore[no-untyped-def]
     """A number in [0, 1) for one request and token position (SplitMix64 of both, seed 42)."""
-    mixed = (
-        np.uint64(42)
-        + np.uint64(r) * np.uint64(0x9E3779B97F4A7C15)
-        + np.uint64(position) * np.uint64(0xD1B54A32D192ED03)
-    )
+    mixed = np.uint64(42) + np.uint64(r) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(position) * np.uint64(0xD1B54A32D192ED03)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.float64((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53

@@ -97,12 +97,7 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
     decoding = rank[s, NUM_DECODING]
     need = growth_of_step(st, s, 1) if decoding > 0 else 0
     enough = need <= rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]
-    if (
-        decoding > 0
-        and enough
-        and rank[s, PARTIAL] == NONE
-        and _is_head_blocked(st, s, limits[MAX_BATCHED_TOKENS] - decoding)
-    ):
+    if decoding > 0 and enough and rank[s, PARTIAL] == NONE and _is_head_blocked(st, s, limits[MAX_BATCHED_TOKENS] - decoding):
         return _stretch(st, s, decoding)
     preempted = False
     if enough:
@@ -131,14 +126,7 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
     """The pass, or its `steps` repetitions, ended; see state for the contract."""
-    limits, rank, req, stamp, grow, last_tokens = (
-        limits_of(st),
-        ranks_of(st),
-        requests_of(st),
-        stamps_of(st),
-        growth_of(st),
-        ring_of(st),
-    )
+    limits, rank, req, stamp, grow, last_tokens = limits_of(st), ranks_of(st), requests_of(st), stamps_of(st), growth_of(st), ring_of(st)
     if limits[EXPLICIT] == 1:
         explicit.commit(st, s, end)
         return
@@ -391,14 +379,7 @@ def _unschedule(st, s, r):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _first_token(st, s, r, end):  # type: ignore[no-untyped-def]
     """Request r, whose known tokens are all computed now, gets its token at `end` and decodes on, or is done."""
-    limits, rank, req, stamp, grow, last_tokens = (
-        limits_of(st),
-        ranks_of(st),
-        requests_of(st),
-        stamps_of(st),
-        growth_of(st),
-        ring_of(st),
-    )
+    limits, rank, req, stamp, grow, last_tokens = limits_of(st), ranks_of(st), requests_of(st), stamps_of(st), growth_of(st), ring_of(st)
     generated = req[r, GENERATED]
     computed = req[r, PROMPT] + generated
     if generated < req[r, OUTPUT]:
