@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 from workers.replay.backends import vllm
+from workers.replay.drafts import draws_suffice
 from workers.replay.state import (
     ACTIVE,
     ARRIVAL,
@@ -42,6 +43,7 @@ from workers.replay.state import (
     NONE,
     NOW,
     NUM_DP,
+    NUM_DRAFTS,
     NUM_PASSES,
     NUM_RUNNING,
     NUM_SESSIONS,
@@ -78,13 +80,13 @@ from workers.replay.state import (
 )
 from workers.replay.step_lookup import CONSTANT, DECODE_MS, TIMING, decode_duration, prefill_duration, walk
 
-FINISHED, PAUSED, NEED_PREFILL, NEED_DECODE, GROW_GAPS, STUCK = range(6)
+FINISHED, PAUSED, NEED_PREFILL, NEED_DECODE, GROW_GAPS, NEED_DRAWS, STUCK = range(7)
 
 
 @njit(cache=True, nogil=True)
 def run(st):  # type: ignore[no-untyped-def]
     """Advance the replay until it ends or the host is needed; returns one of the codes above."""
-    number, moment = numbers_of(st), moments_of(st)
+    limits, number, moment = limits_of(st), numbers_of(st), moments_of(st)
     while True:
         code = _start_passes(st)
         if code != FINISHED:
@@ -94,6 +96,8 @@ def run(st):  # type: ignore[no-untyped-def]
             return PAUSED
         if not _gap_log_suffices(st):
             return GROW_GAPS
+        if limits[NUM_DRAFTS] > 0 and not _draws_suffice(st):
+            return NEED_DRAWS
         now = _next_instant(st)
         if now == math.inf or now > moment[STOP_AFTER]:
             return FINISHED
@@ -260,6 +264,14 @@ def _gap_log_suffices(st):  # type: ignore[no-untyped-def]
                 if rank[w * num_dp, REPEATS] == 1:
                     need += 2 * rank[s, NUM_RUNNING]
     return number[GAPS_USED] + need <= gap_log.shape[0]
+
+
+@njit(cache=True, nogil=True)
+def _draws_suffice(st):  # type: ignore[no-untyped-def]
+    for s in range(ranks_of(st).shape[0]):
+        if not draws_suffice(st, s):
+            return False
+    return True
 
 
 @njit(cache=True, nogil=True)

@@ -67,6 +67,30 @@ def slot_of(keys, mask, first, second):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def _whole_nanoseconds(duration_ms):  # type: ignore[no-untyped-def]
+    """As workers.timing.step_time.whole_nanoseconds: the exact product of the float in seconds and 1e9, half up.
+
+    The product's rounding error, by Dekker's splitting, decides near-ties.
+    """
+    seconds = duration_ms / 1000.0
+    product = seconds * 1e9
+    split = 134217729.0 * seconds
+    high = split - (split - seconds)
+    low = seconds - high
+    factor_split = 134217729.0 * 1e9
+    factor_high = factor_split - (factor_split - 1e9)
+    factor_low = 1e9 - factor_high
+    error = low * factor_low - (((product - high * factor_high) - low * factor_high) - high * factor_low)
+    whole = math.floor(product + 0.5)
+    above = (product - (whole - 0.5)) + error
+    if above < 0.0:
+        whole -= 1.0
+    elif above >= 1.0:
+        whole += 1.0
+    return whole / 1e6
+
+
+@njit(cache=True, nogil=True)
 def prefill_duration(st, n, isl, prefix):  # type: ignore[no-untyped-def]
     """ms of the prefill part of a pass; NaN when the table does not know it."""
     kind = timing_of(st)
@@ -74,7 +98,7 @@ def prefill_duration(st, n, isl, prefix):  # type: ignore[no-untyped-def]
         return rates_of(st)[PREFILL_MS]
     if kind[TIMING] == POLYNOMIAL:
         tokens = n * (isl - prefix)
-        return np.rint((_P2 * tokens * tokens + _P1 * tokens + _P0) * 1e6) / 1e6
+        return _whole_nanoseconds(_P2 * (tokens * tokens) + _P1 * tokens + _P0)
     return _memo(st, (n << 32) | isl, prefix)
 
 
@@ -93,7 +117,7 @@ def decode_duration(st, n, context_sum):  # type: ignore[no-untyped-def]
         return rates_of(st)[DECODE_MS]
     if kind[TIMING] == POLYNOMIAL:
         used = min(1.0, context_sum / rates_of(st)[POOL_TOKENS])
-        return np.rint(max(1.0, _D2 * used * used + _D1 * used + _D0) * 1e6) / 1e6
+        return _whole_nanoseconds(max(1.0, _D2 * (used * used) + _D1 * used + _D0))
     if kind[TIMING] == MEMO:
         return _memo(st, DECODE_TAG | n, context_sum)
     if n >= kind[NUM_ROWS]:
