@@ -6,8 +6,8 @@ until one fails. Certain acceptance needs no draw. `draws` holds NUM_DRAWS numbe
 """
 
 import numpy as np
-from numba import njit
 
+from workers.replay.compiled import inner
 from workers.replay.fleet import Pool
 from workers.replay.state import (
     DRAWS_USED,
@@ -26,7 +26,7 @@ from workers.traffic.random_stream import RandomStream
 _FIRST_DRAWS = 1024
 
 
-@njit(cache=True, nogil=True)
+@inner
 def accepted_drafts(st, s, drafts):  # type: ignore[no-untyped-def]
     """Leading acceptances among `drafts` verified drafts of one request of rank s."""
     rank, chance = ranks_of(st), acceptance_of(st)
@@ -44,7 +44,7 @@ def accepted_drafts(st, s, drafts):  # type: ignore[no-untyped-def]
     return drafts
 
 
-@njit(cache=True, nogil=True)
+@inner
 def draws_suffice(st, s):  # type: ignore[no-untyped-def]
     """True when rank s cannot run out of draws in its next pass."""
     rank = ranks_of(st)

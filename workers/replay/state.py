@@ -26,10 +26,12 @@ arguments, and compilation took ten minutes. `ranks_of(st)`, `requests_of(st)`, 
 from typing import Any
 
 import numpy as np
-from numba import carray, njit, types
+from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from workers.replay.compiled import inner
 
 NONE = -1
 WAITING, DONE, REFUSED = 0, 2, 3
@@ -126,13 +128,13 @@ def _accessor(name: str, dtype: type, columns: int = 0) -> Any:
     place = BOOK.index(name)
     if columns == 0:
 
-        @njit(cache=True, nogil=True)
+        @inner
         def vector(st):  # type: ignore[no-untyped-def]
             return carray(_pointer(st[place, 0]), (st[place, 1],), dtype)
 
         return vector
 
-    @njit(cache=True, nogil=True)
+    @inner
     def matrix(st):  # type: ignore[no-untyped-def]
         return carray(_pointer(st[place, 0]), (st[place, 1], columns), dtype)
 
@@ -161,7 +163,7 @@ _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
 sgl_numbers_of, sgl_reals_of, sgl_requests_of, sgl_tree_of, sgl_tokens_of = (_accessor(name, *SHAPES[name]) for name in BOOK[22:])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def wait_push_back(st, s, r):  # type: ignore[no-untyped-def]
     """Request r to the end of rank s's waiting queue."""
     rank, req = ranks_of(st), requests_of(st)
@@ -175,7 +177,7 @@ def wait_push_back(st, s, r):  # type: ignore[no-untyped-def]
     rank[s, NUM_WAITING] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def wait_push_front(st, s, r):  # type: ignore[no-untyped-def]
     """Request r to the head of rank s's waiting queue."""
     rank, req = ranks_of(st), requests_of(st)
@@ -186,7 +188,7 @@ def wait_push_front(st, s, r):  # type: ignore[no-untyped-def]
     rank[s, NUM_WAITING] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def wait_pop(st, s):  # type: ignore[no-untyped-def]
     """Remove and return the head of rank s's waiting queue, which must not be empty."""
     rank, req = ranks_of(st), requests_of(st)
@@ -198,7 +200,7 @@ def wait_pop(st, s):  # type: ignore[no-untyped-def]
     return r
 
 
-@njit(cache=True, nogil=True)
+@inner
 def run_append(st, s, r):  # type: ignore[no-untyped-def]
     """Request r to the end of rank s's running list."""
     rank, req = ranks_of(st), requests_of(st)
@@ -213,7 +215,7 @@ def run_append(st, s, r):  # type: ignore[no-untyped-def]
     rank[s, NUM_RUNNING] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def run_remove(st, s, r):  # type: ignore[no-untyped-def]
     """Take request r out of rank s's running list."""
     rank, req = ranks_of(st), requests_of(st)
@@ -229,7 +231,7 @@ def run_remove(st, s, r):  # type: ignore[no-untyped-def]
     rank[s, NUM_RUNNING] -= 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def note_admission(st, r, now, reused):  # type: ignore[no-untyped-def]
     """Record one admission of request r at `now` with `reused` prompt tokens found in the cache."""
     req, stamp = requests_of(st), stamps_of(st)
@@ -240,7 +242,7 @@ def note_admission(st, r, now, reused):  # type: ignore[no-untyped-def]
     req[r, MAX_REUSED] = max(req[r, MAX_REUSED], reused)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def finish(st, r, status, end):  # type: ignore[no-untyped-def]
     """Request r is over (DONE or REFUSED) at `end`: stamp it, queue its session's next turn or free its slot."""
     number, moment, req, stamp = numbers_of(st), moments_of(st), requests_of(st), stamps_of(st)
@@ -255,7 +257,7 @@ def finish(st, r, status, end):  # type: ignore[no-untyped-def]
         number[FREED_NOW] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _think(st, when, r):  # type: ignore[no-untyped-def]
     number, heap = numbers_of(st), thinkers_of(st)
     i = number[THINKING]
@@ -269,7 +271,7 @@ def _think(st, when, r):  # type: ignore[no-untyped-def]
     heap[i, 0], heap[i, 1] = when, r
 
 
-@njit(cache=True, nogil=True)
+@inner
 def next_thinker(st):  # type: ignore[no-untyped-def]
     """Remove and return the follow-up turn with the earliest release; ties by request index."""
     number, heap = numbers_of(st), thinkers_of(st)
@@ -295,7 +297,7 @@ def next_thinker(st):  # type: ignore[no-untyped-def]
     return top
 
 
-@njit(cache=True, nogil=True)
+@inner
 def log_gap(st, gap, count):  # type: ignore[no-untyped-def]
     """`count` token gaps of `gap` ms each. At most two calls per running request and pass."""
     number, gap_log = numbers_of(st), gaps_of(st)
@@ -306,7 +308,7 @@ def log_gap(st, gap, count):  # type: ignore[no-untyped-def]
     number[GAPS_USED] = i + 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def log_stretch(st, n, context, steps):  # type: ignore[no-untyped-def]
     """`steps` decode passes of n requests, n token gaps each, context sums `context`, `context + n`, ..."""
     number, gap_log = numbers_of(st), gaps_of(st)

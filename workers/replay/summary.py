@@ -8,10 +8,10 @@ in a bin that holds a wanted rank are looked at one by one. `copies` says how ma
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from workers.replay import state
+from workers.replay.compiled import entry, inner
 from workers.replay.fleet import Pool
 from workers.replay.metrics import PERCENTILES, STATISTICS, Metric, Sla
 from workers.replay.state import (
@@ -117,7 +117,7 @@ def _report(
     return values
 
 
-@njit(cache=True, nogil=True)
+@entry
 def summarise_arrays(st, bounds, copies, quantiles, counts, statistics):  # type: ignore[no-untyped-def]
     """Fill `counts` and the nine statistics (NaN without samples) of TTFT, TTST, TPOT, E2E, gap and rate."""
     samples = np.empty((4, requests_of(st).shape[0]))
@@ -133,7 +133,7 @@ def summarise_arrays(st, bounds, copies, quantiles, counts, statistics):  # type
             counts[i] *= copies
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _count_requests(st, bounds, counts, samples):  # type: ignore[no-untyped-def]
     req, stamp = requests_of(st), stamps_of(st)
     ttft_bound, itl_bound, e2e_bound = bounds[0], bounds[1], bounds[2]
@@ -173,7 +173,7 @@ def _count_requests(st, bounds, counts, samples):  # type: ignore[no-untyped-def
     counts[_WITH_GAP] = with_gap
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _describe(values, copies, quantiles, out):  # type: ignore[no-untyped-def]
     """mean, min, max, percentiles, standard deviation of samples that each occur `copies` times; reorders them."""
     num = values.size
@@ -199,12 +199,12 @@ def _describe(values, copies, quantiles, out):  # type: ignore[no-untyped-def]
     out[8] = math.sqrt(spread / num)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _nearest_rank(num, quantile):  # type: ignore[no-untyped-def]
     return np.int64(math.floor((num - 1) * quantile + 0.5))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _select(values, low, rank):  # type: ignore[no-untyped-def]
     """Reorder values[low:] so that values[rank] is in its sorted place and none after it is smaller."""
     high = values.size - 1
@@ -232,7 +232,7 @@ def _select(values, low, rank):  # type: ignore[no-untyped-def]
             return
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _describe_gaps(st, copies, quantiles, gap_out, rate_out):  # type: ignore[no-untyped-def]
     """Statistics of all token gaps and of the rates 1000 / gap of those above zero; returns the number of gaps."""
     gap_log = gaps_of(st)
@@ -299,7 +299,7 @@ def _describe_gaps(st, copies, quantiles, gap_out, rate_out):  # type: ignore[no
     return num * copies
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _gaps_of_entry(st, gap_log, i, buffer):  # type: ignore[no-untyped-def]
     """Write the gaps of log entry i, one per pass, into `buffer`; returns how many."""
     steps = np.int64(gap_log[i, GAP_STEPS])
@@ -326,13 +326,13 @@ def _gaps_of_entry(st, gap_log, i, buffer):  # type: ignore[no-untyped-def]
     return steps
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _bin_of(gap):  # type: ignore[no-untyped-def]
     """Bins of 0.1 %: exponent and ten bits of mantissa."""
     return np.float64(gap).view(np.int64) >> _BIN_SHIFT
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _gaps_at_ranks(st, gap_log, used, buffer, least, most, wanted):  # type: ignore[no-untyped-def]
     """The gaps at 0-based ranks of the sorted multiset."""
     positive_base = _bin_of(least) if least > 0.0 else np.int64(0)
@@ -392,7 +392,7 @@ def _gaps_at_ranks(st, gap_log, used, buffer, least, most, wanted):  # type: ign
     return found
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _weighted_select(values, weights, rank):  # type: ignore[no-untyped-def]
     """The value at `rank` of the sorted multiset in which values[i] occurs weights[i] times; reorders both."""
     low, high = 0, values.size - 1

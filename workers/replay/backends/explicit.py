@@ -7,7 +7,6 @@ tokens it may emit at the end of this pass, 0 when it emits none; `asked` is its
 Source: engine specification, sections 3, 4, 8 and 9.
 """
 
-from numba import njit
 
 from workers.replay.backends.admission import (
     bill_prompt,
@@ -18,6 +17,7 @@ from workers.replay.backends.admission import (
     is_admissible,
     refuse,
 )
+from workers.replay.compiled import inner
 from workers.replay.drafts import accepted_drafts
 from workers.replay.kv_cache import register, release, take
 from workers.replay.state import (
@@ -74,7 +74,7 @@ from workers.replay.state import (
 )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def begin(st, s, now):  # type: ignore[no-untyped-def]
     """Form one pass of rank s; never repeatable. See state for the contract."""
     rank, req = ranks_of(st), requests_of(st)
@@ -100,7 +100,7 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
     return 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _defers_prefill(st, s):  # type: ignore[no-untyped-def]
     """Attention DP: prefill only on every m-th group pass while something decodes here (R-PSI)."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -117,7 +117,7 @@ def _defers_prefill(st, s):  # type: ignore[no-untyped-def]
     return False
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _serve_running(st, s, defer):  # type: ignore[no-untyped-def]
     """Every running request computes what it misses, in admission order, while budget lasts: (budget left, preempted)."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -147,7 +147,7 @@ def _serve_running(st, s, defer):  # type: ignore[no-untyped-def]
     return budget, preempted
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _admit(st, s, now, budget, defer):  # type: ignore[no-untyped-def]
     """Strictly first come first served; the first head that does not fit ends the phase."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -172,7 +172,7 @@ def _admit(st, s, now, budget, defer):  # type: ignore[no-untyped-def]
         budget -= tokens
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _schedule(st, s, r, before, tokens, charge):  # type: ignore[no-untyped-def]
     limits, req = limits_of(st), requests_of(st)
     req[r, BEFORE] = before
@@ -182,7 +182,7 @@ def _schedule(st, s, r, before, tokens, charge):  # type: ignore[no-untyped-def]
     register(st, s, r, req[r, COMPUTED] // limits[BLOCK_SIZE])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _grow(st, s, r, tokens):  # type: ignore[no-untyped-def]
     """Room for `tokens`, at the cost of the most recently admitted: (r keeps running, any preempted, budget returned)."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -203,7 +203,7 @@ def _grow(st, s, r, tokens):  # type: ignore[no-untyped-def]
     return True, lost, refund
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _preempt(st, s, victim):  # type: ignore[no-untyped-def]
     """Recompute later: drop its blocks, keep its tokens, put it first in the queue, undo its work of this pass."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -219,7 +219,7 @@ def _preempt(st, s, victim):  # type: ignore[no-untyped-def]
     wait_push_front(st, s, victim)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _make_room_for_bursts(st, s):  # type: ignore[no-untyped-def]
     """Decide who emits and at most how much; with drafts the room is taken before timing. True if anyone was preempted."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -248,14 +248,14 @@ def _make_room_for_bursts(st, s):  # type: ignore[no-untyped-def]
     return preempted
 
 
-@njit(cache=True, nogil=True)
+@inner
 def is_fresh(st, r):  # type: ignore[no-untyped-def]
     """True when request r computed its last prompt token in this pass and has no token yet."""
     req = requests_of(st)
     return req[r, GENERATED] == 0 and req[r, BEFORE] < min(req[r, BEFORE] + req[r, TOKENS], req[r, PROMPT])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _bill_prompts(st, s):  # type: ignore[no-untyped-def]
     """Prefill of the prompt tokens computed now, also of requests that lose their room before they emit."""
     rank, req = ranks_of(st), requests_of(st)
@@ -267,7 +267,7 @@ def _bill_prompts(st, s):  # type: ignore[no-untyped-def]
         r = req[r, RUN_NEXT]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _bill_decodes(st, s):  # type: ignore[no-untyped-def]
     """One decode step of all that emit and are not fresh."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -280,7 +280,7 @@ def _bill_decodes(st, s):  # type: ignore[no-untyped-def]
         r = req[r, RUN_NEXT]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def commit(st, s, end):  # type: ignore[no-untyped-def]
     """The pass ended: everyone due emits its token or burst; finished requests leave in running order."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -313,7 +313,7 @@ def commit(st, s, end):  # type: ignore[no-untyped-def]
     finish_refused(st, s, end)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _stamp(st, r, tokens, end):  # type: ignore[no-untyped-def]
     req, stamp = requests_of(st), stamps_of(st)
     generated = req[r, GENERATED]
