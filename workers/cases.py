@@ -34,7 +34,7 @@ Config = Mapping[str, Any]
 
 _BLOCK_SIZE = {"vllm": 64, "sglang": 1, "trtllm": 32}
 _DEFAULT_BUDGET, _DEFAULT_SEQUENCES, _DEFAULT_PREFILL_SEQUENCES = 8192, 256, 1
-_DEFAULT_POISSON_SEED = 42
+_DEFAULT_SEED = 42
 _MEMORY_FRACTION = {"vllm": 0.9, "sglang": 0.88, "trtllm": 0.9}
 _UNMODELLED_ENGINE = ("tokenization", "fpm_profile", "database_mode", "transfer_policy", "systems_paths")
 _UNMODELLED_CACHE = ("host_offload", "g3_offload", "kvcr", "state_cache", "prefix_match_unit")
@@ -61,6 +61,13 @@ def read_case(case: Config, traces_dir: Path | None = None) -> ReferenceCase:
     Raises: UnsupportedError for features the replay does not model; ValueError (TraceFaultError for traces) for
     configurations that the peer refuses too; OSError when a trace cannot be read.
     """
+    try:
+        return _read(case, traces_dir)
+    except KeyError as error:
+        raise ValueError(f"the case lacks {error.args[0]!r}") from error
+
+
+def _read(case: Config, traces_dir: Path | None) -> ReferenceCase:
     config = case["config"]
     _refuse_unmodelled(config)
     dialect: Dialect = "spica" if case.get("stack") == "dynamo" else "cli"
@@ -163,6 +170,7 @@ def _pool(engine: Config, role: str) -> Pool:
         chunked_prefill=role == "decode" or engine.get("enable_chunked_prefill") is not False,
         context_length=_context_length(engine, worker),
         acceptance=_acceptance(engine),
+        acceptance_seed=(engine.get("speculation") or {}).get("seed", _DEFAULT_SEED),
         prefill_schedule_interval=scheduler.get("prefill_schedule_interval", 1),
         prefill_decode_interval=scheduler.get("prefill_decode_interval", 0),
     )
@@ -288,7 +296,7 @@ def _synthetic_batch(traffic: Config, block_size: int, dialect: Dialect) -> Requ
     if load["type"] == "constant_rate":
         return synthetic_batch(shape, constant_arrivals(shape.sessions, 1000.0 / rate))
     if load["type"] == "poisson":
-        seed = load.get("seed", _DEFAULT_POISSON_SEED)
+        seed = load.get("seed", _DEFAULT_SEED)
         return synthetic_batch(shape, poisson_arrivals(shape.sessions, rate, seed))
     raise ValueError(f"traffic.load.type {load['type']!r} does not drive synthetic traffic")
 

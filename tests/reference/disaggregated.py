@@ -6,6 +6,7 @@ from math import inf
 
 from app.schemas.status import ReasonCode
 from tests.reference.engine_group import EngineGroup
+from tests.reference.handoff_ranks import SglangDecodeRank, VllmDecodeRank
 from tests.reference.releases import Releases
 from tests.reference.routing import RoundRobin
 from tests.reference.sequence import Sequence
@@ -45,8 +46,9 @@ class DisaggregatedReplay:
         self.prefill_replicas, self.decode_replicas = fleet.prefill.replicas, fleet.decode.replicas
         self.computed_prefill = 0
         self.now = 0.0
-        self.requested: list[list[HandOver]] = [[] for _ in self.decodes]
-        self.may_serve = [0 for _ in self.decodes]
+        self.targets = [(group.number, rank) for group in self.decodes for rank in range(len(group.ranks))]
+        self.requested: dict[tuple[int, int], list[HandOver]] = {target: [] for target in self.targets}
+        self.may_serve = dict.fromkeys(self.targets, 0)
         self.travelling: list[HandOver] = []
         self.held: list[HandOver] = []
         self.by_prefill: dict[Sequence, HandOver] = {}
@@ -67,7 +69,7 @@ class DisaggregatedReplay:
                 self._arrive(seq)
             self._hand_over()
             self._start_passes()
-            self.may_serve = [0 for _ in self.decodes]
+            self.may_serve = dict.fromkeys(self.targets, 0)
         if self.by_prefill:
             raise StuckError(ReasonCode.REPLAY_STUCK, f"{len(self.by_prefill)} requests cannot go on")
 
@@ -78,37 +80,43 @@ class DisaggregatedReplay:
     # ---- passes
 
     def _finish_passes(self) -> None:
-        """Completions due now, prefill engines first, each role by ascending engine."""
+        """Completions due now, prefill engines first, each role by ascending engine; then the new hand-overs."""
+        prefilled: list[HandOver] = []
         for group in self._due(self.prefills):
             for seq in group.finish_pass():
-                self._prefilled(seq, rejected=seq.index in group.rejected)
+                prefilled += self._prefilled(seq, rejected=seq.index in group.rejected)
             self.computed_prefill += sum(result.computed_prefill for result in group.results)
         for group in self._due(self.decodes):
-            self.may_serve[group.number] = 1
+            self.may_serve.update({(group.number, rank): 1 for rank in range(len(group.ranks))})
             for seq in group.finish_pass():
                 self._ended(seq, COMPLETED)
             self.computed_prefill += sum(result.computed_prefill for result in group.results)
+        self._serve_queues()
+        for over in prefilled:
+            if self.destination_first:
+                self._depart(over)
+            else:
+                self._request_destination(over)
 
     def _due(self, groups: list[EngineGroup]) -> Iterable[EngineGroup]:
         return [g for g in groups if g.end_ms is not None and g.end_ms <= self.now]
 
     def _start_passes(self) -> None:
+        for target in self.targets:
+            self._rank(target).others_wait = bool(self.requested[target])
         for group in self.prefills + self.decodes:
             if not group.is_busy and group.has_work:
                 group.start_pass(self.now)
 
-    def _prefilled(self, seq: Sequence, rejected: bool) -> None:
+    def _prefilled(self, seq: Sequence, rejected: bool) -> list[HandOver]:
         over = self.by_prefill[seq]
-        over.decode.admissions = seq.admissions + over.decode.admissions
+        over.decode.admissions = list(seq.admissions)
         if rejected:
             del self.by_prefill[seq]
             self._ended(over.decode, REJECTED)
-            return
+            return []
         self.held.append(over)
-        if self.destination_first:
-            self._depart(over)
-        else:
-            self._request_destination(over)
+        return [over]
 
     def _ended(self, seq: Sequence, status: int) -> None:
         seq.status, seq.end_ms = status, self.now
@@ -131,21 +139,21 @@ class DisaggregatedReplay:
         self.prefills[over.source[0]].ranks[over.source[1]].submit(over.prefill)
 
     def _request_destination(self, over: HandOver) -> None:
-        """Queue for room on a decode engine; one between passes with an empty queue answers at once."""
+        """Queue for room on a decode rank; one between passes with an empty queue answers at once."""
         over.target = self.decode_router.pick()
         over.decode.worker, over.decode.dp_rank = over.target
-        queue = self.requested[over.target[0]]
+        queue = self.requested[over.target]
         queue.append(over)
         if len(queue) == 1 and not self.decodes[over.target[0]].is_busy:
-            self._reserve_head(over.target[0])
+            self._reserve_head(over.target)
 
-    def _reserve_head(self, number: int) -> bool:
+    def _reserve_head(self, target: tuple[int, int]) -> bool:
         """Give the first in the queue its room, if there is room."""
-        over = self.requested[number][0]
-        cached = self.decodes[number].ranks[over.target[1]].reserve(over.decode)
+        over = self.requested[target][0]
+        cached = self._rank(target).reserve(over.decode)
         if cached is None:
             return False
-        self.requested[number].pop(0)
+        self.requested[target].pop(0)
         over.cached_tokens = cached
         if self.destination_first:
             self._queue_prompt(over)
@@ -183,19 +191,23 @@ class DisaggregatedReplay:
         for over in sorted(landed, key=lambda h: h.lands_ms):
             self.travelling.remove(over)
             over.active = True
-            over.decode.admissions.append((self.now, over.cached_tokens))
-            self.decodes[over.target[0]].ranks[over.target[1]].activate(over.decode)
-            self.may_serve[over.target[0]] += 1
+            self._rank(over.target).activate(over.decode)
+            self.may_serve[over.target] += 1
         return bool(landed)
 
     def _serve_queues(self) -> bool:
-        """One reservation per pass end and per activation; all that fit on an engine that runs nothing."""
+        """One reservation per pass end and per activation; all that fit on a rank that runs nothing."""
         served = False
-        for number, group in enumerate(self.decodes):
-            idle = not any(rank.running for rank in group.ranks)
-            while self.requested[number] and not group.is_busy and (idle or self.may_serve[number] > 0):
-                if not self._reserve_head(number):
+        for target, queue in self.requested.items():
+            rank = self._rank(target)
+            while queue and not self.decodes[target[0]].is_busy and (not rank.running or self.may_serve[target] > 0):
+                if not self._reserve_head(target):
                     break
-                self.may_serve[number] -= 1
+                self.may_serve[target] -= 1
                 served = True
         return served
+
+    def _rank(self, target: tuple[int, int]) -> VllmDecodeRank | SglangDecodeRank:
+        rank = self.decodes[target[0]].ranks[target[1]]
+        assert isinstance(rank, VllmDecodeRank | SglangDecodeRank)
+        return rank

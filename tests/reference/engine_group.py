@@ -15,7 +15,7 @@ class EngineGroup:
         self.number = number
         self.pool = pool
         ranks = range(pool.attention_dp)
-        self.ranks = [_rank(pool, number * pool.attention_dp + r) for r in ranks]
+        self.ranks = [_rank(pool, pool.acceptance_seed + number * pool.attention_dp + rank) for rank in ranks]
         self.end_ms: float | None = None
         self.group_pass = 0
         self.blocked_prefills = 0

@@ -22,7 +22,12 @@ class VllmPrefillRank(VllmRank):
 
 
 class VllmDecodeRank(VllmRank):
-    """Generates all tokens of prompts whose KV arrives ready-made; recomputes only what it preempted."""
+    """Generates all tokens of prompts whose KV arrives ready-made; recomputing what it preempted costs no time.
+
+    An arrived sequence queues behind the preempted ones, but passes them while others still wait for room here.
+    """
+
+    bills_prefill = False
 
     def reserve(self, seq: Sequence) -> int | None:
         """Take the prompt's blocks; returns the tokens cached here already, or None if there is no room now."""
@@ -36,11 +41,15 @@ class VllmDecodeRank(VllmRank):
         return len(hits) * self.pool.block_size
 
     def activate(self, seq: Sequence) -> None:
-        """The KV has landed: the sequence runs from the next pass on."""
-        self.reserved.remove(seq)
+        """The KV has landed: the sequence may run from the next pass on."""
         seq.computed = seq.prompt
         self._publish_full_blocks(seq, 0)
-        self.running.append(seq)
+        self.waiting.append(seq)
+
+    def _next_waiting(self) -> Sequence | None:
+        if self.others_wait:
+            return next((seq for seq in self.waiting if seq in self.reserved), None)
+        return super()._next_waiting()
 
 
 class SglangPrefillRank(SglangRank):
@@ -72,5 +81,3 @@ class SglangDecodeRank(SglangRank):
         seq.computed = seq.prompt
         self._publish(seq, seq.prompt)
         self.running.append(seq)
-
-

@@ -51,6 +51,7 @@ class SglangRank:
         self.held: dict[Sequence, Held] = {}
         self.start_ratio = START_RATIO_DP if pool.attention_dp > 1 else START_RATIO
         self.ratio = self.start_ratio
+        self.others_wait = False
 
     @property
     def has_work(self) -> bool:
@@ -64,7 +65,7 @@ class SglangRank:
             seq.max_output = min(seq.max_output, max(0, limit - seq.prompt))
         self.waiting.append(seq)
 
-    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:  # noqa: ARG002
+    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:
         """Prefill if a batch can be formed, else decode everything that runs."""
         result = PassResult()
         self._reject_too_long(result)
@@ -179,7 +180,7 @@ class SglangRank:
             fall = RATIO_FALL * self.start_ratio / RATIO_FALL_PASSES
             self.ratio = max(RATIO_FLOOR * self.start_ratio, self.ratio - fall)
         for seq in self.running:
-            tokens = 1 + self.acceptance.accepted(self._burst(seq) - 1)
+            tokens = min(1 + self.acceptance.accepted(len(self.pool.acceptance)), self._burst(seq))
             if not self._grow(seq, seq.length + tokens):
                 raise StuckError(ReasonCode.REPLAY_STUCK, "a single sequence outgrew the KV pool")
             seq.generated += tokens

@@ -26,6 +26,8 @@ class PassWork:
 class VllmRank:
     """Queues, block pool and scheduler of one rank."""
 
+    bills_prefill = True
+
     def __init__(self, pool: Pool, acceptance: Acceptance) -> None:
         self.pool = pool
         self.is_trt = pool.backend == "trtllm"
@@ -37,6 +39,7 @@ class VllmRank:
         self.held: dict[Sequence, list[Block]] = {}
         self.keys: dict[Sequence, list[int]] = {}
         self.may_prefill = False
+        self.others_wait = False
 
     @property
     def has_work(self) -> bool:
@@ -58,7 +61,7 @@ class VllmRank:
                 seq.max_output = min(seq.max_output, max(0, self.pool.context_length - seq.prompt))
         self.keys[seq] = chain_hashes(seq.tokens, self.pool.block_size)
 
-    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:  # noqa: ARG002
+    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:
         """Form one pass at `now`, advance every sequence in it and say how long it takes."""
         work = PassWork(budget=self.pool.max_num_batched_tokens)
         result = PassResult()
@@ -67,11 +70,12 @@ class VllmRank:
         if not work.preempted:
             self._admit(now, work, result, defer)
         ready = [s for s in self.running if s.computed == s.length and s.remaining_output > 0]
+        self._bill_prefill(work, result)
         bursts = self._make_room_for_bursts(work, ready)
         ready = [s for s in ready if s in self.held]
         if not defer and not work.preempted:
             self.may_prefill = bool(self.waiting)
-        self._bill(work, ready, result)
+        self._bill_decode(work, ready, result)
         self._emit(ready, bursts, result)
         result.effect = bool(work.scheduled or work.preempted or result.rejected or ready or result.finished)
         return result
@@ -97,10 +101,16 @@ class VllmRank:
 
     def _admit(self, now: float, work: PassWork, result: PassResult, defer: bool) -> None:
         """Phase B: strictly first come first served; the first head that does not fit ends the phase."""
-        while self.waiting and len(self.running) < self.pool.max_num_seqs:
-            seq = self.waiting[0]
+        while len(self.running) < self.pool.max_num_seqs:
+            seq = self._next_waiting()
+            if seq is None:
+                return
+            if seq in self.reserved:  # its KV arrived ready-made: a slot is all it needs
+                self.reserved.remove(seq)
+                self._run(seq, now, 0)
+                continue
             if self._can_never_run(seq):
-                self.waiting.pop(0)
+                self.waiting.remove(seq)
                 self.keys.pop(seq)
                 result.rejected.append(seq)
                 continue
@@ -114,12 +124,18 @@ class VllmRank:
             tokens = min(missing, work.budget)
             if missing and not tokens:
                 return
-            self.waiting.pop(0)
-            self.running.append(seq)
             fresh = self._blocks_for(hit_tokens + tokens) - len(hits)
             self.held[seq] = self.blocks.take(fresh, hits)
-            seq.admissions.append((now, hit_tokens))
+            self._run(seq, now, hit_tokens)
             self._schedule(seq, hit_tokens, tokens, tokens, work)
+
+    def _next_waiting(self) -> Sequence | None:
+        return self.waiting[0] if self.waiting else None
+
+    def _run(self, seq: Sequence, now: float, hit_tokens: int) -> None:
+        self.waiting.remove(seq)
+        self.running.append(seq)
+        seq.admissions.append((now, hit_tokens))
 
     def _schedule(self, seq: Sequence, before: int, tokens: int, charge: int, work: PassWork) -> None:
         """The sequence computes `tokens` more; blocks it fills can be found at once, within the same pass."""
@@ -216,12 +232,14 @@ class VllmRank:
     def _make_room_for_bursts(self, work: PassWork, ready: list[Sequence]) -> dict[Sequence, int]:
         """Tokens each ready sequence may emit at most; with speculation their room is taken before timing."""
         bursts: dict[Sequence, int] = {}
+        self.drafts: dict[Sequence, int] = {}
         for seq in ready:
             if seq not in self.held:
                 continue
             fresh = self._is_fresh(seq, work) and not self.is_trt
             drafts = 0 if fresh else self._drafts_that_fit(seq, work)
             bursts[seq] = min(1 + drafts, seq.remaining_output)
+            self.drafts[seq] = drafts
             if self.pool.acceptance:
                 self._grow_or_preempt(seq, seq.length + bursts[seq], work)
         return bursts
@@ -239,8 +257,8 @@ class VllmRank:
 
     # ---- timing and output
 
-    def _bill(self, work: PassWork, ready: list[Sequence], result: PassResult) -> None:
-        """Prefill of the prompt tokens computed now plus one decode step of all ready ones that are not fresh."""
+    def _bill_prefill(self, work: PassWork, result: PassResult) -> None:
+        """The prompt tokens computed now, also those of a sequence that loses its room before it emits."""
         starts, ends = [], []
         for seq, tokens in work.scheduled.items():
             before = work.before[seq]
@@ -250,20 +268,22 @@ class VllmRank:
                 starts.append(start)
                 ends.append(end)
         result.did_prefill = bool(ends)
+        count = len(ends)
+        if self.bills_prefill and count and sum(ends) // count > sum(starts) // count:
+            result.duration_ms += self.pool.step_times.prefill_ms(count, sum(ends) // count, sum(starts) // count)
+
+    def _bill_decode(self, work: PassWork, ready: list[Sequence], result: PassResult) -> None:
+        """One decode step of all ready sequences that are not fresh."""
         burst_on_first = self.is_trt and bool(self.pool.acceptance)
         decoding = [s for s in ready if burst_on_first or not self._is_fresh(s, work)]
-        times = self.pool.step_times
-        count = len(ends)
-        if count and sum(ends) // count > sum(starts) // count:
-            result.duration_ms += times.prefill_ms(count, sum(ends) // count, sum(starts) // count)
         if decoding:
             total = sum(s.length for s in decoding)
-            result.duration_ms += times.decode_ms(len(decoding), total, total // len(decoding))
+            result.duration_ms += self.pool.step_times.decode_ms(len(decoding), total, total // len(decoding))
 
     def _emit(self, ready: list[Sequence], bursts: dict[Sequence, int], result: PassResult) -> None:
         """Every ready sequence gets its token or burst; finished ones leave and release their blocks."""
         for seq in ready:
-            tokens = 1 + self.acceptance.accepted(bursts[seq] - 1)
+            tokens = min(1 + self.acceptance.accepted(self.drafts.get(seq, 0)), bursts[seq])
             if self.pool.context_length is not None:
                 tokens = min(tokens, self.pool.context_length - seq.length)
             before = seq.computed

@@ -6,7 +6,7 @@ The seam, as both halves rely on it:
   pure function of its arguments and keeps no state, so any process may ask. `history` holds every ended trial of the
   study in trial order, whatever its status: FAILED ones carry no evidence, yet must not be asked for again.
 - `Search(...).coverage(history)` says how much of the space the history settles.
-- `n` is an upper bound fixed by the service, never by the machine; a sampler with its own round size returns fewer.
+- `n` is an upper bound fixed by the configuration, never by the machine; a sampler with its own rounds returns fewer.
 """
 
 from dataclasses import dataclass

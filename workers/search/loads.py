@@ -1,8 +1,8 @@
-"""A range of KV loads as a finite, deterministic sequence of ratios, refined where the front is.
+"""A range of KV loads as a finite, fixed sequence of ratios, refined where the front is.
 
-Ratios are low + (high - low) * j / 2^level: both ends and the middle first, then the middles between a member of the front
-and its neighbours, level by level, until a level moves the front by less than `SETTLED` of its hypervolume, until
-neighbours mean consecutive concurrencies, or until `MAX_LEVEL`.
+Ratios are low + (high - low) * j / 2^level: both ends and the middle first, then the middles between a member of the
+front and its neighbours, level by level, until a level moves the front by less than `SETTLED` of its hypervolume, or
+until `MAX_LEVEL`.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
 """The space in the order in which it deserves attention: groups, their twins, and bounds on what they can reach.
 
-A group is a cell (parallel configuration and backend) with one batching; its options are the routers and planners. Groups
-are numbered through all branches.
+A group is a cell (parallel configuration and backend) with one batching; its options are the routers and planners.
+Groups are numbered through all branches.
 """
 
 from collections.abc import Callable

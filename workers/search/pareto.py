@@ -23,9 +23,7 @@ def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
     return all(a >= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
 
 
-def front_key(
-    objectives: Sequence[str], candidate: Scored
-) -> tuple[float, tuple[float, ...], int, str]:
+def front_key(objectives: Sequence[str], candidate: Scored) -> tuple[float, tuple[float, ...], int, str]:
     """Sort key along the last objective, ascending; then the others best first, fewer GPUs, canonical JSON."""
     others = tuple(-value for value in gains(objectives, candidate)[:-2])
     return (candidate.values[-1], others, candidate.used_gpus, candidate.canonical)
