@@ -15,17 +15,17 @@ from app.schemas.plan import Plan
 from app.schemas.study import SmartSearchConfig, canonical_json
 from workers.search import coverage, draw
 from workers.search.baseline import baseline_deployment
+from workers.search.bounds import Times
 from workers.search.history import Coverage, Told
 from workers.search.locate import Locator
-from workers.search.bounds import Times
 from workers.search.outline import Outline, outline
 from workers.search.refine import refinements
 from workers.search.rounds import allowance
 from workers.search.standing import Arm, Standing
 from workers.search.study_space import catalog_facts, study_space
-from workers.timing.aic import aic_times, engine_identity
+from workers.timing.aic import AicTimes, aic_times, engine_identity, persist_all
 
-FIRST_BATCH = 64
+FIRST_BATCH = 16
 """Trials asked for at first; later as many as there have been, so that early results steer early."""
 
 Pick = tuple[Arm, float | None]
@@ -89,12 +89,16 @@ class Prepared:
 def _prepared(document: str) -> Prepared:
     config = SmartSearchConfig.model_validate_json(document)
     space = config.search_space
+    used: set[AicTimes] = set()
 
     def times(backend: str, shape: ParallelShape) -> Times:
         identity = engine_identity(space.model_name, space.hardware_sku, backend, shape, space.aic_nextn)
-        return aic_times(identity)
+        used.add(known := aic_times(identity))
+        return known
 
-    return Prepared(outline(study_space(config), catalog_facts(config), times))
+    prepared = Prepared(outline(study_space(config), catalog_facts(config), times))
+    persist_all(used)  # The replays, in other processes, ask the same questions.
+    return prepared
 
 
 def _deployment(prepared: Outline, arm: Arm, ratio: float | None) -> Deployment:
