@@ -1,7 +1,7 @@
 """The Celery instance, task names, and the only senders of messages.
 
-A message carries ids and is only a wake-up call: losing or repeating one is harmless, since the rows say what there is to
-do. Sending therefore never fails a caller: a broker that is away costs one short attempt and a log line.
+A message carries ids and is only a wake-up call: losing or repeating one is harmless, since the rows say what there is
+to do. Sending therefore never fails a caller: a broker that is away costs one short attempt and a log line.
 """
 
 from functools import lru_cache

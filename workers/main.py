@@ -17,7 +17,7 @@ from app.db.engine import engine, forget_connections  # noqa: E402
 from app.log import configure_logging  # noqa: E402
 from app.queue import celery as app  # noqa: E402
 from workers import lease, tasks  # noqa: E402
-from workers.replay.warm import warm  # noqa: E402
+from workers.replay import loop  # noqa: E402
 from workers.rescue import Rescuer  # noqa: E402
 
 __all__ = ["app", "tasks"]
@@ -27,7 +27,7 @@ _rescuer = Rescuer()
 @worker_init.connect  # type: ignore[untyped-decorator]
 def _warm_up(**_: Any) -> None:
     configure_logging()
-    warm()
+    loop.warm()
 
 
 @worker_process_init.connect  # type: ignore[untyped-decorator]

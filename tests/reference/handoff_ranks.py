@@ -81,5 +81,3 @@ class SglangDecodeRank(SglangRank):
         seq.computed = seq.prompt
         self._publish(seq, seq.prompt)
         self.running.append(seq)
-
-
