@@ -84,7 +84,7 @@ def test_no_replay_beats_its_bound() -> None:
             workload=load,
             goal={"target": "pareto", "pareto_objectives": targets},
         )
-        prepared = search_of(config)._prepared
+        prepared = search_of(config)._ready
         for told in brute_force(config):
             place = prepared.locator.place(told.deployment)
             assert place is not None
@@ -111,7 +111,7 @@ def test_twins_have_equal_outcomes() -> None:
     config = config_of(
         search_space={**DISAGG, "router_mode": ["kv_router", "round_robin"], "router_temperature": [0.0]}
     )
-    prepared = search_of(config)._prepared.outline
+    prepared = search_of(config)._ready.outline
     rng = random.Random(5)
     for number, own in enumerate(prepared.branches):
         pairs = [
@@ -183,7 +183,7 @@ def test_failed_trials_are_not_asked_for_again_and_spoil_the_certificate() -> No
 
 def test_shapes_without_kv_budget_are_left_out_or_infeasible_and_counted() -> None:
     config = config_of(search_space={"context_length": 2000})
-    space = search_of(config)._prepared.outline.space
+    space = search_of(config)._ready.outline.space
     assert {each.code.value for each in space.excluded} == {"context_too_long"}
     assert min(role.engine_gpus for role in space.branches[0].roles) == 4
 
