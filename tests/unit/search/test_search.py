@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from app.schemas.status import TrialStatus
-from app.schemas.study import SmartSearchConfig
-from tests.unit.search.world import brute_force, config_of, judge, run, search_of
+from tests.unit.search.world import brute_force, config_of, judge, run, scored, search_of
 from workers.search import outline
 from workers.search.candidate import canonical_json
 from workers.search.history import Told
-from workers.search.pareto import front
-from workers.search.score import rank
+from workers.search.pareto import front_of
+from workers.search.score import ranked
 from workers.search.search import FIRST_BATCH
 
 DISAGG = {
@@ -35,10 +34,9 @@ def feasible(history: list[Told]) -> list[Told]:
     return [told for told in history if told.status == TrialStatus.FEASIBLE]
 
 
-def winner(config: SmartSearchConfig, history: list[Told]) -> tuple[str, float | None]:
-    results = feasible(history)
-    first = results[rank(config.goal, results)[0]]
-    return canonical_json(first.deployment), first.score
+def winner(history: list[Told]) -> tuple[str, float]:
+    first = ranked([scored(told) for told in feasible(history)])[0]
+    return first.canonical, first.score
 
 
 @pytest.mark.usefixtures("pruning")
@@ -58,7 +56,7 @@ def test_auto_returns_the_optimum_of_brute_force(
     config = config_of(search_space=space, workload=load, goal=goal)
     history, coverage = run(config)
     everything = brute_force(config)
-    assert winner(config, history) == winner(config, everything)
+    assert winner(history) == winner(everything)
     assert coverage.exhaustive
     assert coverage.evaluated + coverage.bounded_out == coverage.total == len(everything)
 
@@ -99,9 +97,10 @@ def test_auto_returns_the_front_of_brute_force_up_to_twins(space: dict[str, obje
     config = config_of(search_space=space, goal={"target": "pareto"})
     history, coverage = run(config)
     everything = brute_force(config)
-    ours, theirs = feasible(history), feasible(everything)
-    assert {ours[at].objectives for at in front(config.goal, ours)} == {
-        theirs[at].objectives for at in front(config.goal, theirs)
+    ours, theirs = ([scored(told) for told in feasible(each)] for each in (history, everything))
+    objectives = config.goal.objectives
+    assert {member.values for member in front_of(objectives, ours)} == {
+        member.values for member in front_of(objectives, theirs)
     }
     assert coverage.exhaustive
 
