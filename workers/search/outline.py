@@ -71,6 +71,11 @@ class Outline:
     standing: NDArray[np.int64]
     order: NDArray[np.int64]
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether early results can spare later replays."""
+        return bool(np.isfinite(self.gains).any())
+
     def branch_of(self, group: int) -> int:
         """Number of the branch that a group belongs to."""
         return next(number for number in reversed(range(len(self.branches))) if self.branches[number].first <= group)

@@ -26,7 +26,7 @@ from workers.search.study_space import catalog_facts, study_space
 from workers.timing.aic import AicTimes, aic_times, engine_identity, persist_all
 
 FIRST_BATCH = 16
-"""Trials asked for at first; later as many as there have been, so that early results steer early."""
+"""Trials asked for at first; later as many as there have been, so that early results spare late replays."""
 
 Pick = tuple[Arm, float | None]
 """An arm, and the KV load ratio to try where a range is searched."""
@@ -48,7 +48,7 @@ class Search:
         ours = [told for told in history if told.deployment != baseline]
         standing = Standing.of(self._ready.outline, self._ready.locator, history)
         if self._config.sweep.whole_space:
-            wanted = min(n, max(FIRST_BATCH, len(ours)))
+            wanted = min(n, max(FIRST_BATCH, len(ours))) if self._ready.outline.is_bounded else n
             return self._deployments(islice(self._picks(standing, None), wanted))
         return self._within_budget(standing, ours, n)
 

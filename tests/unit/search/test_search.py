@@ -211,9 +211,15 @@ def test_baseline_is_evaluated_first_even_outside_the_space() -> None:
     assert coverage.evaluated == coverage.total == 4
 
 
+@pytest.mark.usefixtures("pruning")
 def test_a_broken_bound_is_no_longer_trusted() -> None:
     config = config_of(goal={"target": "throughput"}, search_space=DISAGG)
     search = search_of(config)
     asked = search.ask([], 3)
     told = [Told(n, each, TrialStatus.FEASIBLE, None, 1e12, (1e12,)) for n, each in enumerate(asked)]
     assert len(search.ask(told, 512)) == FIRST_BATCH
+
+
+def test_without_bounds_a_round_takes_as_many_as_it_may() -> None:
+    assert len(search_of(config_of()).ask([], 512)) == 60
+    assert len(search_of(config_of()).ask([], 25)) == 25
