@@ -1,4 +1,4 @@
-"""The clock of an aggregated fleet: what happens at one instant, and in which order (traffic specification, section 1)."""
+"""The clock of an aggregated fleet: what happens at one instant, in which order (traffic specification, 1)."""
 
 from math import inf
 

@@ -6,13 +6,13 @@ from math import inf
 
 from app.schemas.status import ReasonCode
 from tests.reference.engine_group import EngineGroup
-from tests.reference.handoff_ranks import SglangDecodeRank, VllmDecodeRank
+from tests.reference.handoff_ranks import SglangDecodeRank, SglangPrefillRank, VllmDecodeRank, VllmPrefillRank
 from tests.reference.releases import Releases
 from tests.reference.routing import RoundRobin
 from tests.reference.sequence import Sequence
 from workers.errors import StuckError
 from workers.replay.fleet import Fleet
-from workers.replay.outcomes import COMPLETED, REJECTED
+from workers.replay.outcomes import COMPLETED, REJECTED, UNFINISHED
 from workers.traffic.requests import RequestBatch
 
 
@@ -36,6 +36,7 @@ class DisaggregatedReplay:
         assert fleet.prefill is not None
         assert fleet.decode is not None
         self.fleet = fleet
+        self.sequences = sequences
         self.prefills = [EngineGroup(fleet.prefill, number) for number in range(fleet.prefill.replicas)]
         self.decodes = [EngineGroup(fleet.decode, number) for number in range(fleet.decode.replicas)]
         self.prefill_router = RoundRobin(fleet.prefill.replicas, fleet.prefill.attention_dp, flat=True)
@@ -70,8 +71,8 @@ class DisaggregatedReplay:
             self._hand_over()
             self._start_passes()
             self.may_serve = dict.fromkeys(self.targets, 0)
-        if self.by_prefill:
-            raise StuckError(ReasonCode.REPLAY_STUCK, f"{len(self.by_prefill)} requests cannot go on")
+        if stuck := sum(seq.status == UNFINISHED for seq in self.sequences):
+            raise StuckError(ReasonCode.REPLAY_STUCK, f"{stuck} requests cannot go on")
 
     def _next_moment(self) -> float:
         ends = [g.end_ms for g in self.prefills + self.decodes if g.end_ms is not None]
@@ -184,14 +185,16 @@ class DisaggregatedReplay:
         for over in [h for h in self.held if h.active and not self.prefills[h.source[0]].is_busy]:
             self.held.remove(over)
             del self.by_prefill[over.prefill]
-            self.prefills[over.source[0]].ranks[over.source[1]].release(over.prefill)
+            source = self.prefills[over.source[0]].ranks[over.source[1]]
+            assert isinstance(source, VllmPrefillRank | SglangPrefillRank)
+            source.release(over.prefill)
 
     def _activate_landed(self) -> bool:
         landed = [h for h in self.travelling if h.lands_ms <= self.now and not self.decodes[h.target[0]].is_busy]
         for over in sorted(landed, key=lambda h: h.lands_ms):
             self.travelling.remove(over)
             over.active = True
-            self._rank(over.target).activate(over.decode)
+            self._rank(over.target).activate(over.decode, self.now)
             self.may_serve[over.target] += 1
         return bool(landed)
 

@@ -40,7 +40,7 @@ class VllmDecodeRank(VllmRank):
         self.reserved.append(seq)
         return len(hits) * self.pool.block_size
 
-    def activate(self, seq: Sequence) -> None:
+    def activate(self, seq: Sequence, now: float) -> None:  # noqa: ARG002
         """The KV has landed: the sequence may run from the next pass on."""
         seq.computed = seq.prompt
         self._publish_full_blocks(seq, 0)
@@ -76,10 +76,9 @@ class SglangDecodeRank(SglangRank):
             return None
         return start
 
-    def activate(self, seq: Sequence) -> None:
+    def activate(self, seq: Sequence, now: float) -> None:
         """The KV has landed: the prompt enters the tree and the sequence runs from the next pass on."""
         seq.computed = seq.prompt
+        seq.admissions.append((now, 0))
         self._publish(seq, seq.prompt)
         self.running.append(seq)
-
-

@@ -157,12 +157,12 @@ class SglangRank:
         self.waiting[:0] = cut
 
     def _first_token(self, seq: Sequence, result: PassResult) -> None:
+        """The token needs a slot unless it is the only one; without a slot it comes with the next decode pass."""
+        if seq.max_output > 1 and not self._grow(seq, seq.length + 1):
+            self.running.append(seq)
+            return
         seq.generated += 1
         result.emitted.append((seq, 1))
-        if seq.remaining_output <= 0 and seq.generated == 1:
-            self._finish(seq, result)
-            return
-        assert self._grow(seq, seq.length), "room for the first token was reserved"
         if seq.remaining_output <= 0:
             self._finish(seq, result)
         else:
