@@ -149,9 +149,12 @@ class DisaggregatedReplay:
             self._reserve_head(over.target)
 
     def _reserve_head(self, target: tuple[int, int]) -> bool:
-        """Give the first in the queue its room, if there is room."""
+        """Give the first in the queue its room, if there is room (and, SGLang apart, a slot to run in)."""
         over = self.requested[target][0]
-        cached = self._rank(target).reserve(over.decode)
+        rank = self._rank(target)
+        if not self.destination_first and len(rank.running) >= rank.pool.max_num_seqs:
+            return False
+        cached = rank.reserve(over.decode)
         if cached is None:
             return False
         self.requested[target].pop(0)
@@ -194,16 +197,15 @@ class DisaggregatedReplay:
         for over in sorted(landed, key=lambda h: h.lands_ms):
             self.travelling.remove(over)
             over.active = True
-            self._rank(over.target).activate(over.decode, self.now)
+            self._rank(over.target).activate(over.decode)
             self.may_serve[over.target] += 1
         return bool(landed)
 
     def _serve_queues(self) -> bool:
-        """One reservation per pass end and per activation; all that fit on a rank that runs nothing."""
+        """One reservation per pass end and per activation of a rank, while it has room and a slot."""
         served = False
         for target, queue in self.requested.items():
-            rank = self._rank(target)
-            while queue and not self.decodes[target[0]].is_busy and (not rank.running or self.may_serve[target] > 0):
+            while queue and not self.decodes[target[0]].is_busy and self.may_serve[target] > 0:
                 if not self._reserve_head(target):
                     break
                 self.may_serve[target] -= 1
