@@ -26,6 +26,7 @@ class HandOver:
     target: tuple[int, int] = (-1, -1)
     cached_tokens: int = 0
     lands_ms: float = inf
+    place: int = 0
     active: bool = False
 
 
@@ -140,12 +141,11 @@ class DisaggregatedReplay:
         self.prefills[over.source[0]].ranks[over.source[1]].submit(over.prefill)
 
     def _request_destination(self, over: HandOver) -> None:
-        """Queue for room on a decode rank; one between passes with an empty queue answers at once."""
+        """Queue for room on a decode rank; one between passes serves the head of its queue at once."""
         over.target = self.decode_router.pick()
         over.decode.worker, over.decode.dp_rank = over.target
-        queue = self.requested[over.target]
-        queue.append(over)
-        if len(queue) == 1 and not self.decodes[over.target[0]].is_busy:
+        self.requested[over.target].append(over)
+        if not self.decodes[over.target[0]].is_busy:
             self._reserve_head(over.target)
 
     def _reserve_head(self, target: tuple[int, int]) -> bool:
@@ -166,7 +166,8 @@ class DisaggregatedReplay:
         return True
 
     def _depart(self, over: HandOver) -> None:
-        over.lands_ms = self.now + self._transfer_ms(over)
+        over.lands_ms = self.now + (transfer_ms := self._transfer_ms(over))
+        over.place = over.decode.index if transfer_ms > 0 else 0  # at once: in the order of departure
         self.travelling.append(over)
 
     def _transfer_ms(self, over: HandOver) -> float:
@@ -194,7 +195,7 @@ class DisaggregatedReplay:
 
     def _activate_landed(self) -> bool:
         landed = [h for h in self.travelling if h.lands_ms <= self.now and not self.decodes[h.target[0]].is_busy]
-        for over in sorted(landed, key=lambda h: h.lands_ms):
+        for over in sorted(landed, key=lambda h: (h.lands_ms, h.place)):
             self.travelling.remove(over)
             over.active = True
             self._rank(over.target).activate(over.decode)
@@ -202,7 +203,7 @@ class DisaggregatedReplay:
         return bool(landed)
 
     def _serve_queues(self) -> bool:
-        """One reservation per pass end and per activation of a rank, while it has room and a slot."""
+        """One reservation per pass end and per activation of a rank."""
         served = False
         for target, queue in self.requested.items():
             while queue and not self.decodes[target[0]].is_busy and self.may_serve[target] > 0:

@@ -5,7 +5,7 @@ Rules: traffic specification, section 5; replay-engine specification, section 14
 
 from tests.reference.acceptance import Acceptance
 from tests.reference.sequence import PassResult, Sequence
-from tests.reference.sglang import RESERVED_OUTPUT_LIMIT, SglangRank
+from tests.reference.sglang import SglangRank
 from tests.reference.vllm import VllmRank
 from workers.replay.fleet import Pool
 
@@ -73,8 +73,7 @@ class SglangDecodeRank(SglangRank):
 
     def __init__(self, pool: Pool, acceptance: Acceptance) -> None:
         super().__init__(pool, acceptance)
-        self.reserved: list[Sequence] = []
-        self.arrived: set[Sequence] = set()
+        self.arrived: list[Sequence] = []
 
     @property
     def has_work(self) -> bool:
@@ -82,28 +81,22 @@ class SglangDecodeRank(SglangRank):
         return bool(self.arrived) or super().has_work
 
     def reserve(self, seq: Sequence) -> int | None:
-        """Take the prompt's room under the usual admission budget; returns the cached tokens, None if it must wait."""
-        promised = sum(min(s.remaining_output, RESERVED_OUTPUT_LIMIT) for s in self.running)
-        available = self.free + self.tree.evictable - self.ratio * promised
+        """Take the prompt's room; returns the cached tokens, None if it must wait. Outputs are not budgeted for."""
         start = self._cached_tokens(seq)
-        room = self._pages(seq.prompt - start)
-        if not room + min(seq.max_output, RESERVED_OUTPUT_LIMIT) < available or not self._hold(seq, start, room):
+        if not self._hold(seq, start, self._pages(seq.prompt - start)):
             return None
-        self.reserved.append(seq)
         return start
 
     def activate(self, seq: Sequence) -> None:
         """The KV has landed: the prompt enters the tree and the sequence may run from the next pass on."""
         seq.computed = seq.prompt
         self._publish(seq, seq.prompt)
-        self.arrived.add(seq)
+        self.arrived.append(seq)
 
     def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:
-        """Arrived sequences take free slots first, in the order of their reservations."""
+        """Arrived sequences take free slots first, in the order of their arrival."""
         while self.arrived and len(self.running) < self.pool.max_num_seqs:
-            seq = next(seq for seq in self.reserved if seq in self.arrived)
-            self.reserved.remove(seq)
-            self.arrived.remove(seq)
+            seq = self.arrived.pop(0)
             seq.admissions.append((now, 0))
             self.running.append(seq)
         return super().run_pass(now, group_pass, may_prefill)
