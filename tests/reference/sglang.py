@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.schemas.status import ReasonCode
 from tests.reference.acceptance import Acceptance
+from tests.reference.block_pool import chain_hashes
 from tests.reference.radix_tree import Node, RadixTree
 from tests.reference.sequence import PassResult, Sequence
 from workers.errors import StuckError
@@ -57,6 +58,10 @@ class SglangRank:
     def has_work(self) -> bool:
         """True while any sequence waits or runs here."""
         return bool(self.waiting or self.running)
+
+    def cached_keys(self) -> set[int]:
+        """Chain hashes of the pages that the tree holds now."""
+        return {key for tokens in self.tree.sequences() for key in chain_hashes(tokens, self.page)}
 
     def submit(self, seq: Sequence) -> None:
         """A request arrives; its output is clamped to the context limit."""

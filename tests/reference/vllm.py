@@ -50,6 +50,10 @@ class VllmRank:
         """True while any sequence waits or runs here."""
         return bool(self.waiting or self.running)
 
+    def cached_keys(self) -> set[int]:
+        """Chain hashes of the blocks that can be found now."""
+        return set(self.blocks.copies)
+
     def submit(self, seq: Sequence) -> None:
         """A request arrives and queues."""
         self.accept(seq)
