@@ -141,8 +141,12 @@ async def _read_form(request: Request, remedy: str) -> FormData:
 
 async def _read_parts(request: Request) -> Submission:
     form = await _read_form(request, "send the parts config and trace")
-    _check_parts(form)
-    reading = await _config_part(form["config"])
+    try:
+        _check_parts(form)
+        reading = await _config_part(form["config"])
+    except RefusedError:
+        await form.close()
+        raise
     trace = form.get("trace")
     return Submission(reading.document, reading.faults, trace if isinstance(trace, UploadFile) else None)
 
@@ -169,6 +173,7 @@ async def _config_part(part: UploadFile | str) -> Reading:
     if isinstance(part, str):
         return read_document(_guess(part), part.encode())
     body = await part.read(MAX_CONFIG_BYTES + 1)
+    await part.close()
     kind = part.content_type or ""
     if (part.filename or "").lower().endswith((".yaml", ".yml")):
         kind = "application/yaml"

@@ -106,7 +106,12 @@ async def _received(request: Request) -> tuple[CheckedStudy, UploadFile | None]:
     document = submission.document
     if submission.trace is not None and isinstance(document, dict) and isinstance(document.get("workload"), dict):
         document = {**document, "workload": {**document["workload"], "trace_path": _TRACE_TO_COME}}
-    return await run_in_threadpool(check, document, submission.faults), submission.trace
+    try:
+        return await run_in_threadpool(check, document, submission.faults), submission.trace
+    except RefusedError:
+        if submission.trace is not None:
+            await submission.trace.close()
+        raise
 
 
 async def _with_trace(

@@ -159,17 +159,19 @@ class RowChecker:
         kinds = set(map(type, lists))
         if kinds == {_NONE}:
             return _lengths(lengths, 1), None, no_ids
-        if kinds != {list}:
-            # Rows without ids among rows with ids: the file is refused in the end, so only the lengths still matter.
-            return (None if not kinds <= {list, _NONE} else _lengths(lengths, 1)), None, no_ids
-        counts = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
-        ids = _ids(list(chain.from_iterable(lists)))
-        if ids is None:
+        if not kinds <= {list, _NONE}:
             return None, None, no_ids
         if None in lengths:
-            full = (counts * self.block_size).tolist()
-            lengths = [each if value is None else value for value, each in zip(lengths, full, strict=True)]
-        return _lengths(lengths, 1), counts, ids
+            lengths = [
+                len(ids) * self.block_size if value is None and ids is not None else value
+                for value, ids in zip(lengths, lists, strict=True)
+            ]
+        ids = _ids(list(chain.from_iterable(each for each in lists if each is not None)))
+        if ids is None:
+            return None, None, no_ids
+        if _NONE in kinds:  # Rows without ids among rows with ids: refused in the end, and covered or not is moot.
+            return _lengths(lengths, 1), None, no_ids
+        return _lengths(lengths, 1), np.fromiter(map(len, lists), dtype=np.int64, count=len(lists)), ids
 
     def _covers(self, columns: Columns) -> bool:
         """Whether each prompt has exactly the ids it needs; the others are noted."""

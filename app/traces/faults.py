@@ -67,5 +67,7 @@ def _field_fault(fault: RowFault) -> FieldFault:
     value = fault.value
     if isinstance(value, bytes):
         value = value[:_MAX_VALUE_CHARS].decode("utf-8", "replace")
-    about = {"line": fault.line, "field": fault.field, "reason": fault.reason, **fault.about}
+    # A line that cannot be read has no field: then the whole row is at fault, or the whole trace.
+    place = fault.field or ("trace" if fault.line is None else "row")
+    about = {"line": fault.line, "field": place, "reason": fault.reason, **fault.about}
     return FieldFault(f"/{fault.field}" if fault.field else "", value, fault.reason, fault.remedy, about)
