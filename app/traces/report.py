@@ -4,7 +4,7 @@ Reads one column of a content file at a time, so memory is bounded by 8 bytes pe
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ QUANTILES = (1, 25, 50, 75, 90, 99)
 FAST_RPS = 1000.0
 _PEAK_WINDOW_MS = 1000.0
 _MIN_WINDOWS = 10
+_PIECE_REQUESTS = 1 << 17
 _MAX_EXACT_LENGTHS = 2000
 _LENGTH_STEP_TOKENS = 256
 
@@ -49,6 +50,15 @@ class ContentFile:
         place, kind = next((at, kind) for at, (each, kind) in enumerate(ROW_COLUMNS) if each == name)
         requests = self.header.num_requests
         return np.fromfile(self._path, kind, requests, offset=HEADER_BYTES + VALUE_BYTES * requests * place)
+
+    def pieces(self, name: str) -> Iterator[NDArray[Any]]:
+        """One column, piece by piece."""
+        place, kind = next((at, kind) for at, (each, kind) in enumerate(ROW_COLUMNS) if each == name)
+        requests = self.header.num_requests
+        start = HEADER_BYTES + VALUE_BYTES * requests * place
+        for first in range(0, requests, _PIECE_REQUESTS):
+            count = min(_PIECE_REQUESTS, requests - first)
+            yield np.fromfile(self._path, kind, count, offset=start + VALUE_BYTES * first)
 
     def block_ids(self, first: int, count: int) -> NDArray[np.uint64]:
         """`count` block ids from `first` on."""
@@ -99,22 +109,36 @@ def _length_counts(totals: NDArray[np.int64]) -> list[list[int]]:
 
 
 def _arrivals(content: ContentFile) -> dict[str, Any]:
-    stamps = content.column("timestamp_ms")
-    stamps = stamps[~np.isnan(stamps)]
-    span_ms = float(stamps[-1] - stamps[0])
-    gaps = np.diff(stamps)
+    """Span and rates; the stamps are in order, and the first is 0."""
+    count, last_ms, gap_ms = 0, 0.0, 0.0
+    for stamps in content.pieces("timestamp_ms"):
+        known = stamps[~np.isnan(stamps)]
+        if known.size:
+            count += known.size
+            gap_ms = max(gap_ms, float(np.diff(known, prepend=last_ms).max()))
+            last_ms = float(known[-1])
     # A short trace gets shorter windows, or its peak would come out below its mean.
-    window_ms = min(_PEAK_WINDOW_MS, span_ms / _MIN_WINDOWS) or _PEAK_WINDOW_MS
-    windows = np.floor(stamps / window_ms)
-    starts = np.flatnonzero(np.diff(windows, prepend=-1.0))
-    peak = int(np.diff(np.append(starts, stamps.size)).max())
+    window_ms = min(_PEAK_WINDOW_MS, last_ms / _MIN_WINDOWS) or _PEAK_WINDOW_MS
     return {
-        "span_ms": span_ms,
-        "longest_gap_ms": float(gaps.max(initial=0.0)),
-        "mean_rate_rps": round(stamps.size / span_ms * 1000.0, 6) if span_ms > 0 else None,
-        "peak_rate_rps": round(peak / window_ms * 1000.0, 6) if span_ms > 0 else None,
+        "span_ms": last_ms,
+        "longest_gap_ms": gap_ms,
+        "mean_rate_rps": round(count / last_ms * 1000.0, 6) if last_ms > 0 else None,
+        "peak_rate_rps": round(_peak(content, window_ms) / window_ms * 1000.0, 6) if last_ms > 0 else None,
         "peak_window_ms": window_ms,
     }
+
+
+def _peak(content: ContentFile, window_ms: float) -> int:
+    """Most arrivals in one window; windows begin at whole multiples of their length."""
+    most, window, carried = 0, -1.0, 0
+    for stamps in content.pieces("timestamp_ms"):
+        windows, counts = np.unique(np.floor(stamps[~np.isnan(stamps)] / window_ms), return_counts=True)
+        if not windows.size:
+            continue
+        if windows[0] == window:  # It began in the piece before.
+            counts[0] += carried
+        most, window, carried = max(most, int(counts.max())), float(windows[-1]), int(counts[-1])
+    return most
 
 
 def _sessions(content: ContentFile) -> dict[str, Any]:
