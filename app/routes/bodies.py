@@ -36,7 +36,7 @@ class RefusedError(Exception):
 
 @dataclass(slots=True)
 class Submission:
-    """A document as read, the faults of its text, and the trace that came with it."""
+    """A document as read, the faults of its text, and the trace that came with it, for the receiver to close."""
 
     document: Any
     faults: list[Fault] = field(default_factory=list)

@@ -104,8 +104,10 @@ async def _received(request: Request) -> tuple[CheckedStudy, UploadFile | None]:
         fault = f"did not arrive within {limit_s:g} seconds"
         raise RefusedError(408, [Fault(pointer="", value=None, fault=fault, remedy="send it faster")]) from error
     document = submission.document
-    if submission.trace is not None and isinstance(document, dict) and isinstance(document.get("workload"), dict):
-        document = {**document, "workload": {**document["workload"], "trace_path": _TRACE_TO_COME}}
+    if submission.trace is not None and isinstance(document, dict):
+        workload = document.get("workload") or {}
+        if isinstance(workload, dict):
+            document = {**document, "workload": {**workload, "trace_path": _TRACE_TO_COME}}
     try:
         return await run_in_threadpool(check, document, submission.faults), submission.trace
     except RefusedError:

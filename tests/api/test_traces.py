@@ -18,6 +18,7 @@ from sqlalchemy import text
 
 from app.db.engine import transaction
 from app.schemas.trace import TracePage, TraceView
+from tests.conftest import REPOSITORY
 from tests.golden.files import trace
 from tests.thin import Desk, document, execute
 from tests.unit.traces.helpers import field_case, lines, row
@@ -274,6 +275,19 @@ def test_configuration_and_trace_are_submitted_together(client: Client) -> None:
     (stored,) = client.get("/traces").json()["items"]
     assert made["provenance"]["trace_sha256"] == stored["sha256"]
     assert made["config"]["workload"]["trace_path"] == f"sha256:{stored['sha256']}"
+
+
+def test_example_of_the_documentation_is_submitted_with_a_trace(client: Client) -> None:
+    config = (REPOSITORY / "docs/examples/trace-study.yaml").read_bytes()
+    packed = gzip.compress(trace("mooncake_arxiv_head1000.jsonl"))
+    files = {"config": ("trace-study.yaml", config), "trace": ("trace.jsonl.gz", packed)}
+    assert client.post("/studies", files=files).status_code == 202
+
+
+def test_form_is_read_as_its_query_says(client: Client) -> None:
+    form = _form(study("t"), trace("dynamo_agent_pi.request_trace.jsonl"))
+    assert client.post("/studies?format=dynamo", files=form).status_code == 202
+    assert client.get("/traces").json()["items"][0]["block_size"] == 16
 
 
 def test_form_repeated_under_one_idempotency_key_is_one_study(client: Client) -> None:
