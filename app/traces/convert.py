@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import orjson
 
-from app.traces.check import Row, kind, repeated_names
+from app.traces.row_faults import Row, kind, repeated_names
 
 TraceFormat = Literal["mooncake", "azure", "burstgpt", "bailian", "dynamo"]
 TimeUnit = Literal["ms", "s"]

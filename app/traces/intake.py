@@ -15,7 +15,7 @@ import orjson
 
 from app.config import settings
 from app.errors import TooLargeError
-from app.traces.check import Row, RowChecker
+from app.traces.check import RowChecker
 from app.traces.content import intake_folder
 from app.traces.convert import (
     DEFAULT_BLOCK_SIZE,
@@ -28,6 +28,7 @@ from app.traces.convert import (
 from app.traces.faults import Faults, RowFault
 from app.traces.inflate import Inflater
 from app.traces.report import TextNotes, content_report, upload_report, upload_warnings
+from app.traces.row_faults import Row
 from app.traces.spool import Spool, arrival_order, check_turns, write_content
 
 _BATCH_BYTES = 1 << 20

@@ -36,7 +36,7 @@ def folder(setting: Setting, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def no_chunks(desk: Desk) -> Iterator[None]:  # noqa: ARG001  (its tables are emptied first)
+def no_chunks(desk: Desk) -> Iterator[None]:
     """Contents in the database belong to no table that is emptied for every test."""
     yield
     execute("TRUNCATE trace_chunks")

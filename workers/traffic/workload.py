@@ -43,7 +43,9 @@ def workload_batch(workload: Workload, shape: LoadShape, block_size: int, trace:
             raise ValueError("a trace workload needs its stored trace")
         drive = TraceDrive(trace.block_size, workload.arrival_speedup_ratio, shape.in_flight_cap)
         return _trace_batch(trace.sha256, trace.path, drive)
-    assert workload.isl is not None and workload.osl is not None and shape.request_count is not None
+    assert workload.isl is not None
+    assert workload.osl is not None
+    assert shape.request_count is not None
     traffic = SyntheticTraffic(
         isl=workload.isl,
         osl=workload.osl,
