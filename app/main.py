@@ -15,10 +15,12 @@ from app.config import SERVICE_VERSION, settings
 from app.db.engine import is_away, transaction
 from app.errors import FieldFault, InvalidRequestError
 from app.log import configure_logging
+from app.polls import Polls
 from app.routes import candidates, events, ops, studies, traces
 from app.routes.deps import Planner
 from app.routes.metering import Metering
 from app.routes.problems import add_handlers
+from app.routes.rendered import RenderedPages
 from app.schemas.plan import Plan
 from app.schemas.problem import Problem
 from app.schemas.study import SmartSearchConfig
@@ -76,6 +78,8 @@ def create_app(planner: Planner = plan_document) -> FastAPI:
     app = FastAPI(title="Spica Studies", version=SERVICE_VERSION, description=_DESCRIPTION, lifespan=_lifespan)
     app.state.planner = planner
     app.state.waker = Waker(read_versions)
+    app.state.polls = Polls()
+    app.state.rendered = RenderedPages(settings().page_cache_bytes)
     for routes in (studies, events, candidates, traces, ops):
         app.include_router(routes.router)
     add_handlers(app)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import orjson
 import structlog
-from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy import Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
@@ -53,6 +53,21 @@ def transaction() -> Iterator[Session]:
     """A session whose work is committed at the end of the block, or rolled back if the block raises."""
     with Session(engine(), expire_on_commit=False) as db, db.begin():
         yield db
+
+
+@contextmanager
+def snapshot() -> Iterator[Session]:
+    """A session that only reads, all of it from one moment: a study and its rows fit together."""
+    frozen = engine().execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    with Session(frozen, expire_on_commit=False) as db, db.begin():
+        yield db
+
+
+@contextmanager
+def single_reads() -> Iterator[Connection]:
+    """A connection for single statements: no transaction around them, so one round trip each."""
+    with engine().execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        yield connection
 
 
 def is_away(error: Exception) -> bool:
