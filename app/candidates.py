@@ -24,7 +24,7 @@ class Winner(NamedTuple):
     candidate: CandidateRow
 
 
-_PAGE = (
+_PAGE: tuple[Any, ...] = (
     CandidateRow.id,
     CandidateRow.study_id,
     CandidateRow.number,
@@ -78,7 +78,8 @@ def page_of_candidates(
         if last is None:
             raise NotFoundError("The cursor is not of this list.")
         query = query.where(key > last)
-    return db.execute(query.limit(limit)).all()
+    rows: Sequence[Row[Any]] = db.execute(query.limit(limit)).all()
+    return rows
 
 
 def get_candidate(db: Session, study_id: UUID, candidate_id: UUID) -> CandidateRow:
