@@ -23,9 +23,10 @@ from workers.replay.loop import replay  # noqa: E402
 from workers.rescue import Rescuer  # noqa: E402
 from workers.timing.fixed import FixedTimes  # noqa: E402
 from workers.traffic.requests import RequestBatch  # noqa: E402
+from workers.watchdog import Watchdog  # noqa: E402
 
 __all__ = ["app", "tasks"]
-_rescuer = Rescuer()
+_rescuer, _watchdog = Rescuer(), Watchdog()
 
 
 def warm_up() -> None:
@@ -48,12 +49,14 @@ def _start_pool_process(**_: Any) -> None:
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
-def _start_rescuer(**_: Any) -> None:
+def _start_threads(**_: Any) -> None:
     _rescuer.start()
+    _watchdog.start()
 
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]
 def _leave(**_: Any) -> None:
     lease.leave()
     _rescuer.stop()
+    _watchdog.stop()
     engine().dispose()
