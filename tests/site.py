@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from launch import servers
-from launch.folders import new_run_folder
+from launch.folders import new_run_folder, open_data_folder
 from launch.process import Child
 from launch.stack import answers
 from tests.conftest import REPOSITORY, migrate
@@ -42,7 +42,7 @@ def until(holds: Callable[[], bool], seconds: float = _PATIENCE_S) -> None:
 
 
 class Site:
-    """The running parts. folder: data and logs."""
+    """The running parts: servers from the start, API and worker when told. folder: data and logs."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "logs").mkdir()
@@ -53,19 +53,20 @@ class Site:
         self._port = servers.free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self.http = httpx.Client(base_url=self.url, timeout=60)
-        self.start_worker()
-        self.start_api()
+        self._ours: list[subprocess.Popen[bytes]] = []
 
     def _start(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
         urls = {"DATABASE_URL": self.database_url, "REDIS_URL": self.redis_url, "PYTHONPATH": str(REPOSITORY)}
         with (self._folder / "logs" / "ours.log").open("ab") as log:
-            return subprocess.Popen(
+            child = subprocess.Popen(
                 [sys.executable, "-m", *words],
                 cwd=REPOSITORY,
                 env={**os.environ, **_QUICK, **urls},
                 stdout=log,
                 stderr=log,
             )
+        self._ours.append(child)
+        return child
 
     def start_worker(self) -> None:
         """A worker of two pool processes; it is ready some seconds later."""
@@ -157,9 +158,9 @@ class Site:
     def stop(self) -> None:
         """End everything."""
         self.http.close()
-        for child in (self.api, self.worker):
+        for child in self._ours:
             child.terminate()
-        for child in (self.api, self.worker):
+        for child in self._ours:
             _end(child)
         for server in (self.redis, self.postgres):
             server.ask_to_stop()
@@ -200,18 +201,18 @@ def _answers_ping(url: str) -> bool:
 @contextmanager
 def running_site() -> Iterator[Site]:
     """A site, up and ready; gone afterwards, data and all."""
-    located, folder = servers.site_packages, new_run_folder()
-    servers.site_packages = lambda: Path(sysconfig.get_path("purelib"))
-    try:
+    folder = new_run_folder()
+    with ExitStack() as leaving:
+        leaving.callback(shutil.rmtree, folder, ignore_errors=True)
+        leaving.enter_context(open_data_folder(folder))
+        leaving.callback(setattr, servers, "site_packages", servers.site_packages)
+        servers.site_packages = lambda: Path(sysconfig.get_path("purelib"))
         site = Site(folder)
-        try:
-            until(lambda: answers(f"{site.url}/readyz"))
-            yield site
-        finally:
-            site.stop()
-    finally:
-        servers.site_packages = located
-        shutil.rmtree(folder, ignore_errors=True)
+        leaving.callback(site.stop)
+        site.start_worker()
+        site.start_api()
+        until(lambda: answers(f"{site.url}/readyz"))
+        yield site
 
 
 class Misfortune(NamedTuple):

@@ -160,7 +160,7 @@ _NUM_LEAST_VIOLATING = 5
 
 def _sla(db: Session, study: StudyRow) -> dict[str, Any]:
     """How many candidates met the SLA; if none did, the trials that came closest, apart from the ranking."""
-    met = select(func.count()).where(CandidateRow.study_id == study.id, CandidateRow.sla_met)
+    met = select(func.count()).where(CandidateRow.study_id == study.id, CandidateRow.sla_met.is_(True))
     met_by = db.scalar(met) or 0
     nearest = [] if met_by else db.execute(_LEAST_VIOLATING, {"id": study.id, "limit": _NUM_LEAST_VIOLATING}).all()
     return {"met_by": met_by, "least_violating": [dict(row._mapping) for row in nearest]}

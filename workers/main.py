@@ -17,6 +17,7 @@ from celery.signals import worker_init, worker_process_init, worker_ready, worke
 from app.db.engine import engine, forget_connections  # noqa: E402
 from app.log import configure_logging  # noqa: E402
 from app.queue import celery as app  # noqa: E402
+from app.queue import forget_broker  # noqa: E402
 from workers import lease, tasks  # noqa: E402
 from workers.replay.fleet import Fleet, Pool  # noqa: E402
 from workers.replay.loop import replay  # noqa: E402
@@ -46,6 +47,7 @@ def _warm_up(**_: Any) -> None:
 @worker_process_init.connect  # type: ignore[untyped-decorator]
 def _start_pool_process(**_: Any) -> None:
     forget_connections()
+    forget_broker()
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]

@@ -22,10 +22,10 @@ def sla_standing(goal: Goal, metrics: Mapping[str, float | int | None]) -> dict[
         return None
     limits = {bound: getattr(goal.sla, bound) for bound in _STEMS if getattr(goal.sla, bound) is not None}
     bounds = {bound: _standing(limit, metrics, _STEMS[bound]) for bound, limit in limits.items()}
-    ratios = [each["ratio"] for each in bounds.values()]
+    ratios = [each["ratio"] for each in bounds.values() if each["ratio"] is not None]
     good, num = metrics.get("goodput_completed_requests"), metrics.get("num_requests")
     return {
-        "worst_ratio": None if None in ratios else max(ratios, default=None),
+        "worst_ratio": max(ratios) if ratios and len(ratios) == len(bounds) else None,
         "good_ratio": good / num if good is not None and num else None,
         "bounds": bounds,
     }
