@@ -33,7 +33,8 @@ def _queue(name: str) -> Queue:
 
 
 def _celery() -> Celery:
-    """The Celery application. Each setting answers a measured loss or delay: docs/adr says which.
+    """The Celery application. Late acknowledgement and rejection keep the message of a killed process; the visibility
+    timeout is only the slow way back, since the rescuer re-sends from the rows within seconds.
 
     The queues' names sort, studies before trials, so that a conductor step never waits behind a queue of replays.
     """

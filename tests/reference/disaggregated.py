@@ -6,13 +6,13 @@ from math import inf
 
 from app.schemas.status import ReasonCode
 from tests.reference.engine_group import EngineGroup
-from tests.reference.handoff_ranks import SglangDecodeRank, VllmDecodeRank
+from tests.reference.handoff_ranks import SglangDecodeRank, SglangPrefillRank, VllmDecodeRank, VllmPrefillRank
 from tests.reference.releases import Releases
 from tests.reference.routing import RoundRobin
 from tests.reference.sequence import Sequence
 from workers.errors import StuckError
 from workers.replay.fleet import Fleet
-from workers.replay.outcomes import COMPLETED, REJECTED
+from workers.replay.outcomes import COMPLETED, REJECTED, UNFINISHED
 from workers.traffic.requests import RequestBatch
 
 
@@ -26,6 +26,7 @@ class HandOver:
     target: tuple[int, int] = (-1, -1)
     cached_tokens: int = 0
     lands_ms: float = inf
+    place: int = 0
     active: bool = False
 
 
@@ -36,6 +37,7 @@ class DisaggregatedReplay:
         assert fleet.prefill is not None
         assert fleet.decode is not None
         self.fleet = fleet
+        self.sequences = sequences
         self.prefills = [EngineGroup(fleet.prefill, number) for number in range(fleet.prefill.replicas)]
         self.decodes = [EngineGroup(fleet.decode, number) for number in range(fleet.decode.replicas)]
         self.prefill_router = RoundRobin(fleet.prefill.replicas, fleet.prefill.attention_dp, flat=True)
@@ -70,8 +72,8 @@ class DisaggregatedReplay:
             self._hand_over()
             self._start_passes()
             self.may_serve = dict.fromkeys(self.targets, 0)
-        if self.by_prefill:
-            raise StuckError(ReasonCode.REPLAY_STUCK, f"{len(self.by_prefill)} requests cannot go on")
+        if stuck := sum(seq.status == UNFINISHED for seq in self.sequences):
+            raise StuckError(ReasonCode.REPLAY_STUCK, f"{stuck} requests cannot go on")
 
     def _next_moment(self) -> float:
         ends = [g.end_ms for g in self.prefills + self.decodes if g.end_ms is not None]
@@ -139,18 +141,20 @@ class DisaggregatedReplay:
         self.prefills[over.source[0]].ranks[over.source[1]].submit(over.prefill)
 
     def _request_destination(self, over: HandOver) -> None:
-        """Queue for room on a decode rank; one between passes with an empty queue answers at once."""
+        """Queue for room on a decode rank; one between passes serves the head of its queue at once."""
         over.target = self.decode_router.pick()
         over.decode.worker, over.decode.dp_rank = over.target
-        queue = self.requested[over.target]
-        queue.append(over)
-        if len(queue) == 1 and not self.decodes[over.target[0]].is_busy:
+        self.requested[over.target].append(over)
+        if not self.decodes[over.target[0]].is_busy:
             self._reserve_head(over.target)
 
     def _reserve_head(self, target: tuple[int, int]) -> bool:
-        """Give the first in the queue its room, if there is room."""
+        """Give the first in the queue its room, if there is room (and, SGLang apart, a slot to run in)."""
         over = self.requested[target][0]
-        cached = self._rank(target).reserve(over.decode)
+        rank = self._rank(target)
+        if not self.destination_first and len(rank.running) >= rank.pool.max_num_seqs:
+            return False
+        cached = rank.reserve(over.decode)
         if cached is None:
             return False
         self.requested[target].pop(0)
@@ -162,7 +166,8 @@ class DisaggregatedReplay:
         return True
 
     def _depart(self, over: HandOver) -> None:
-        over.lands_ms = self.now + self._transfer_ms(over)
+        over.lands_ms = self.now + (transfer_ms := self._transfer_ms(over))
+        over.place = over.decode.index if transfer_ms > 0 else 0  # at once: in the order of departure
         self.travelling.append(over)
 
     def _transfer_ms(self, over: HandOver) -> float:
@@ -184,11 +189,13 @@ class DisaggregatedReplay:
         for over in [h for h in self.held if h.active and not self.prefills[h.source[0]].is_busy]:
             self.held.remove(over)
             del self.by_prefill[over.prefill]
-            self.prefills[over.source[0]].ranks[over.source[1]].release(over.prefill)
+            source = self.prefills[over.source[0]].ranks[over.source[1]]
+            assert isinstance(source, VllmPrefillRank | SglangPrefillRank)
+            source.release(over.prefill)
 
     def _activate_landed(self) -> bool:
         landed = [h for h in self.travelling if h.lands_ms <= self.now and not self.decodes[h.target[0]].is_busy]
-        for over in sorted(landed, key=lambda h: h.lands_ms):
+        for over in sorted(landed, key=lambda h: (h.lands_ms, h.place)):
             self.travelling.remove(over)
             over.active = True
             self._rank(over.target).activate(over.decode)
@@ -196,11 +203,10 @@ class DisaggregatedReplay:
         return bool(landed)
 
     def _serve_queues(self) -> bool:
-        """One reservation per pass end and per activation; all that fit on a rank that runs nothing."""
+        """One reservation per pass end and per activation of a rank."""
         served = False
         for target, queue in self.requested.items():
-            rank = self._rank(target)
-            while queue and not self.decodes[target[0]].is_busy and (not rank.running or self.may_serve[target] > 0):
+            while queue and not self.decodes[target[0]].is_busy and self.may_serve[target] > 0:
                 if not self._reserve_head(target):
                     break
                 self.may_serve[target] -= 1

@@ -17,7 +17,7 @@ _FIRST_GAPS = 4096
 _EMPTY = {
     name: np.zeros((0, columns) if columns else 0, dtype=dtype)
     for name, (dtype, columns) in state.SHAPES.items()
-    if name.startswith("sgl_") or name in ("decode_table", "memo_keys", "memo_values", "timing", "rates")
+    if name.startswith("sgl_") or name in ("decode_table", "memo_keys", "memo_values", "timing", "rates", "draws")
 }
 
 

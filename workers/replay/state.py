@@ -26,10 +26,12 @@ arguments, and compilation took ten minutes. `ranks_of(st)`, `requests_of(st)`, 
 from typing import Any
 
 import numpy as np
-from numba import carray, njit, types
+from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from workers.replay.compiled import inner
 
 NONE = -1
 WAITING, DONE, REFUSED = 0, 2, 3
@@ -45,8 +47,8 @@ VLLM, TRTLLM, SGLANG = 0, 1, 2
 (WAIT_HEAD, WAIT_TAIL, RUN_HEAD, RUN_TAIL, NUM_WAITING, NUM_RUNNING,
  PREFILL_N, PREFILL_ISL, PREFILL_PREFIX, DECODE_N, DECODE_CONTEXT, GAP_N, EFFECT, CUTTABLE, LAZY, ACTIVE,
  NUM_DECODING, CONTEXT_SUM, STEP, PARTIAL, FREE_BLOCKS, INACTIVE_BLOCKS, HELD_BLOCKS, RESERVED_BLOCKS,
- NEW_HEAD, NEW_TAIL, YOUNG_HEAD, REFUSED_HEAD, DEFER,
- PHASE, REPEATS, NUM_PASSES, RANK_COUNTER, NUM_RANK_COLUMNS) = range(34)  # fmt: skip
+ NEW_HEAD, NEW_TAIL, YOUNG_HEAD, REFUSED_HEAD, DEFER, DRAWS_USED,
+ PHASE, REPEATS, NUM_PASSES, RANK_COUNTER, NUM_RANK_COLUMNS) = range(35)  # fmt: skip
 IDLE, BEGUN, BUSY = 0, 1, 2
 
 # passes: float64 [replicas, NUM_PASS_COLUMNS], ms: the pass under way.
@@ -54,7 +56,8 @@ PASS_START, FIRST_END, PASS_END, NUM_PASS_COLUMNS = range(4)
 
 # numbers: int64 [NUM_NUMBERS], clock and releases. moments: float64 [NUM_MOMENTS], ms.
 (FIRST_REPLICA, LAST_REPLICA, NEXT_SESSION, SESSION_STRIDE, NUM_SESSIONS, IN_FLIGHT_CAP, ROUTED, EXACT_HORIZON, THINKING,
- FREED_NOW, GAPS_USED, MISS_N, MISS_A, MISS_B, COMMITTED_PREFILL, EVENTS_LEFT, NUM_DONE, NUM_NUMBERS) = range(18)  # fmt: skip
+ FREED_NOW, GAPS_USED, MISS_N, MISS_A, MISS_B, COMMITTED_PREFILL, EVENTS_LEFT, NUM_DONE, NUM_DRAWS,
+ NUM_NUMBERS) = range(19)  # fmt: skip
 NOW, STOP_AFTER, LAST_END, NUM_MOMENTS = range(4)
 
 # requests: int32 [R, NUM_REQUEST_COLUMNS]. PROMPT, OUTPUT: tokens, OUTPUT as really generated, ASKED as requested.
@@ -62,11 +65,11 @@ NOW, STOP_AFTER, LAST_END, NUM_MOMENTS = range(4)
 # and completion only (see backends.vllm; always in backends.explicit). COMPUTED: tokens with KV while a prompt is partly
 # computed. HELD: blocks (explicit). ADMISSIONS; FIRST_REUSED, MAX_REUSED: tokens. DUE_STEP: the rank's STEP at which the
 # last token comes. RESIDUE: (length - STEP) mod block. STATUS: WAITING, DONE, REFUSED. PATH_START .. OWNER_COPY: see kv_cache.
-# BEFORE, TOKENS, CHARGED, BURST: see backends.explicit; other backends may use them, and SPARE_*, as they like.
+# BEFORE, TOKENS, CHARGED, BURST, DRAFTED: see backends.explicit; other backends may use them, and SPARE_*, as they like.
 (PROMPT, OUTPUT, GENERATED, STATUS, RUN_NEXT, RUN_PREV, DUE_STEP, RESIDUE, DUE_NEXT, DUE_PREV, WAIT_NEXT, NEW_NEXT,
  YOUNG_NEXT, YOUNG, COMPUTED, HAS_NEXT, PATH_START, PATH_END, OWN_START, OWN_EXTENT, REGISTERED, OWNER_COPY,
- ADMISSIONS, FIRST_REUSED, MAX_REUSED, WORKER, DP_RANK, ASKED, HELD, BEFORE, TOKENS, CHARGED, BURST,
- SPARE_A, SPARE_B, SPARE_C, NUM_REQUEST_COLUMNS) = range(37)  # fmt: skip
+ ADMISSIONS, FIRST_REUSED, MAX_REUSED, WORKER, DP_RANK, ASKED, HELD, BEFORE, TOKENS, CHARGED, BURST, DRAFTED,
+ SPARE_A, SPARE_B, SPARE_C, NUM_REQUEST_COLUMNS) = range(38)  # fmt: skip
 
 # stamps: float64 [R, NUM_STAMPS], ms, NaN until it happens. ARRIVAL: the open-loop clock, the release instant once released.
 ARRIVAL, DELAY, FIRST_ADMIT, FIRST_TOKEN, SECOND_TOKEN, LAST_TOKEN, END, NUM_STAMPS = range(8)
@@ -80,10 +83,11 @@ GAP_MS, GAP_COUNT, GAP_CONTEXT, GAP_STEPS = range(4)
 # extents int32 [E, 5], paths int32 [J, 3], copies int32 [C, 3]: see kv_cache. growth int32 [ranks * block_size], decoding
 # requests by residue. ring int32 [ranks * 2 * ring], first and last request by due step.
 # decode_table float64 [N * cells * 2], memo_keys int64 [H, 2], memo_values float64 [H], timing int64, rates float64: see step_lookup.
+# draws float64 [ranks * NUM_DRAWS]: see drafts.
 # sgl_*: arrays of the SGLang backend alone, any layout it likes.
 BOOK = (
     "limits", "ranks", "passes", "numbers", "moments", "requests", "stamps", "sessions", "thinkers", "gaps", "acceptance",
-    "extents", "paths", "copies", "growth", "ring", "decode_table", "memo_keys", "memo_values", "timing", "rates",
+    "extents", "paths", "copies", "growth", "ring", "decode_table", "memo_keys", "memo_values", "timing", "rates", "draws",
     "sgl_numbers", "sgl_reals", "sgl_requests", "sgl_tree", "sgl_tokens",
 )  # fmt: skip
 
@@ -124,13 +128,13 @@ def _accessor(name: str, dtype: type, columns: int = 0) -> Any:
     place = BOOK.index(name)
     if columns == 0:
 
-        @njit(cache=True, nogil=True)
+        @inner
         def vector(st):  # type: ignore[no-untyped-def]
             return carray(_pointer(st[place, 0]), (st[place, 1],), dtype)
 
         return vector
 
-    @njit(cache=True, nogil=True)
+    @inner
     def matrix(st):  # type: ignore[no-untyped-def]
         return carray(_pointer(st[place, 0]), (st[place, 1], columns), dtype)
 
@@ -143,7 +147,7 @@ SHAPES = {
     "moments": (_F8, 0), "requests": (_I4, NUM_REQUEST_COLUMNS), "stamps": (_F8, NUM_STAMPS), "sessions": (_I8, 0),
     "thinkers": (_F8, 2), "gaps": (_F8, 4), "acceptance": (_F8, 0), "extents": (_I4, 5), "paths": (_I4, 3),
     "copies": (_I4, 3), "growth": (_I4, 0), "ring": (_I4, 0), "decode_table": (_F8, 0), "memo_keys": (_I8, 2),
-    "memo_values": (_F8, 0), "timing": (_I8, 0), "rates": (_F8, 0), "sgl_numbers": (_I8, 0), "sgl_reals": (_F8, 0),
+    "memo_values": (_F8, 0), "timing": (_I8, 0), "rates": (_F8, 0), "draws": (_F8, 0), "sgl_numbers": (_I8, 0), "sgl_reals": (_F8, 0),
     "sgl_requests": (_I8, 0), "sgl_tree": (_I8, 0), "sgl_tokens": (_I8, 0),
 }  # fmt: skip
 _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
@@ -153,13 +157,13 @@ _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
     _accessor(name, *SHAPES[name]) for name in BOOK[:11]
 )  # fmt: skip
 (extents_of, paths_of, copies_of, growth_of, ring_of, decode_table_of, memo_keys_of, memo_values_of, timing_of,
- rates_of) = (
-    _accessor(name, *SHAPES[name]) for name in BOOK[11:21]
+ rates_of, draws_of) = (
+    _accessor(name, *SHAPES[name]) for name in BOOK[11:22]
 )  # fmt: skip
-sgl_numbers_of, sgl_reals_of, sgl_requests_of, sgl_tree_of, sgl_tokens_of = (_accessor(name, *SHAPES[name]) for name in BOOK[21:])
+sgl_numbers_of, sgl_reals_of, sgl_requests_of, sgl_tree_of, sgl_tokens_of = (_accessor(name, *SHAPES[name]) for name in BOOK[22:])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def wait_push_back(st, s, r):  # type: ignore[no-untyped-def]
     """Request r to the end of rank s's waiting queue."""
     rank, req = ranks_of(st), requests_of(st)
@@ -173,7 +177,7 @@ def wait_push_back(st, s, r):  # type: ignore[no-untyped-def]
     rank[s, NUM_WAITING] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def wait_push_front(st, s, r):  # type: ignore[no-untyped-def]
     """Request r to the head of rank s's waiting queue."""
     rank, req = ranks_of(st), requests_of(st)
@@ -184,7 +188,7 @@ def wait_push_front(st, s, r):  # type: ignore[no-untyped-def]
     rank[s, NUM_WAITING] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def wait_pop(st, s):  # type: ignore[no-untyped-def]
     """Remove and return the head of rank s's waiting queue, which must not be empty."""
     rank, req = ranks_of(st), requests_of(st)
@@ -196,7 +200,7 @@ def wait_pop(st, s):  # type: ignore[no-untyped-def]
     return r
 
 
-@njit(cache=True, nogil=True)
+@inner
 def run_append(st, s, r):  # type: ignore[no-untyped-def]
     """Request r to the end of rank s's running list."""
     rank, req = ranks_of(st), requests_of(st)
@@ -211,7 +215,7 @@ def run_append(st, s, r):  # type: ignore[no-untyped-def]
     rank[s, NUM_RUNNING] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def run_remove(st, s, r):  # type: ignore[no-untyped-def]
     """Take request r out of rank s's running list."""
     rank, req = ranks_of(st), requests_of(st)
@@ -227,7 +231,7 @@ def run_remove(st, s, r):  # type: ignore[no-untyped-def]
     rank[s, NUM_RUNNING] -= 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def note_admission(st, r, now, reused):  # type: ignore[no-untyped-def]
     """Record one admission of request r at `now` with `reused` prompt tokens found in the cache."""
     req, stamp = requests_of(st), stamps_of(st)
@@ -238,7 +242,7 @@ def note_admission(st, r, now, reused):  # type: ignore[no-untyped-def]
     req[r, MAX_REUSED] = max(req[r, MAX_REUSED], reused)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def finish(st, r, status, end):  # type: ignore[no-untyped-def]
     """Request r is over (DONE or REFUSED) at `end`: stamp it, queue its session's next turn or free its slot."""
     number, moment, req, stamp = numbers_of(st), moments_of(st), requests_of(st), stamps_of(st)
@@ -253,7 +257,7 @@ def finish(st, r, status, end):  # type: ignore[no-untyped-def]
         number[FREED_NOW] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _think(st, when, r):  # type: ignore[no-untyped-def]
     number, heap = numbers_of(st), thinkers_of(st)
     i = number[THINKING]
@@ -267,7 +271,7 @@ def _think(st, when, r):  # type: ignore[no-untyped-def]
     heap[i, 0], heap[i, 1] = when, r
 
 
-@njit(cache=True, nogil=True)
+@inner
 def next_thinker(st):  # type: ignore[no-untyped-def]
     """Remove and return the follow-up turn with the earliest release; ties by request index."""
     number, heap = numbers_of(st), thinkers_of(st)
@@ -293,7 +297,7 @@ def next_thinker(st):  # type: ignore[no-untyped-def]
     return top
 
 
-@njit(cache=True, nogil=True)
+@inner
 def log_gap(st, gap, count):  # type: ignore[no-untyped-def]
     """`count` token gaps of `gap` ms each. At most two calls per running request and pass."""
     number, gap_log = numbers_of(st), gaps_of(st)
@@ -304,7 +308,7 @@ def log_gap(st, gap, count):  # type: ignore[no-untyped-def]
     number[GAPS_USED] = i + 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def log_stretch(st, n, context, steps):  # type: ignore[no-untyped-def]
     """`steps` decode passes of n requests, n token gaps each, context sums `context`, `context + n`, ..."""
     number, gap_log = numbers_of(st), gaps_of(st)

@@ -1,6 +1,5 @@
 """KV capacity per rank: the peer's probes, refusals with their numbers, and the disk."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +7,13 @@ import pytest
 
 from app.schemas.deployment import ParallelShape
 from app.schemas.status import ReasonCode
+from tests.golden.files import cases
 from workers.capacity import memory
 from workers.capacity.kv_blocks import blocks_per_rank
 from workers.errors import EvaluationError, InfeasibleError, UnsupportedError
 from workers.timing import disk_cache, perf_data
 
-PROBES = json.loads((Path(__file__).parents[2] / "golden" / "kv_capacity.json").read_text())
+PROBES = [case for case in cases("engine-probes") if case["id"].startswith("K")]
 
 
 def probe_capacity(engine: dict[str, Any]) -> memory.KvCapacity:

@@ -8,13 +8,14 @@ import pytest
 
 from app.catalog import snapshot
 from app.schemas.deployment import ParallelShape
+from tests.golden.files import document
 from workers.capacity import catalog_snapshot
 from workers.capacity.memory import kv_capacity
 from workers.errors import EvaluationError
 from workers.timing import perf_data
 from workers.timing.aic import aic_times, engine_identity
 
-SUPPORT = json.loads((Path(__file__).parents[2] / "golden" / "support_matrix.json").read_text())
+SUPPORT: list[dict[str, Any]] = document("oracle-support")
 COMMITTED = json.loads(Path(snapshot.__file__).with_name("snapshot.json").read_text())
 PROBED = ("h200_sxm", "vllm")
 

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from app.schemas.status import TrialStatus
-from app.schemas.study import SmartSearchConfig
-from tests.unit.search.world import brute_force, config_of, judge, run, search_of
+from tests.unit.search.world import brute_force, config_of, judge, run, scored, search_of
 from workers.search import outline
 from workers.search.candidate import canonical_json
 from workers.search.history import Told
-from workers.search.pareto import front
-from workers.search.score import rank
+from workers.search.pareto import front_of
+from workers.search.score import ranked
 from workers.search.search import FIRST_BATCH
 
 DISAGG = {
@@ -35,10 +34,9 @@ def feasible(history: list[Told]) -> list[Told]:
     return [told for told in history if told.status == TrialStatus.FEASIBLE]
 
 
-def winner(config: SmartSearchConfig, history: list[Told]) -> tuple[str, float | None]:
-    results = feasible(history)
-    first = results[rank(config.goal, results)[0]]
-    return canonical_json(first.deployment), first.score
+def winner(history: list[Told]) -> tuple[str, float]:
+    first = ranked([scored(told) for told in feasible(history)])[0]
+    return first.canonical, first.score
 
 
 @pytest.mark.usefixtures("pruning")
@@ -58,7 +56,7 @@ def test_auto_returns_the_optimum_of_brute_force(
     config = config_of(search_space=space, workload=load, goal=goal)
     history, coverage = run(config)
     everything = brute_force(config)
-    assert winner(config, history) == winner(config, everything)
+    assert winner(history) == winner(everything)
     assert coverage.exhaustive
     assert coverage.evaluated + coverage.bounded_out == coverage.total == len(everything)
 
@@ -84,7 +82,7 @@ def test_no_replay_beats_its_bound() -> None:
             workload=load,
             goal={"target": "pareto", "pareto_objectives": targets},
         )
-        prepared = search_of(config)._prepared
+        prepared = search_of(config)._ready
         for told in brute_force(config):
             place = prepared.locator.place(told.deployment)
             assert place is not None
@@ -99,9 +97,10 @@ def test_auto_returns_the_front_of_brute_force_up_to_twins(space: dict[str, obje
     config = config_of(search_space=space, goal={"target": "pareto"})
     history, coverage = run(config)
     everything = brute_force(config)
-    ours, theirs = feasible(history), feasible(everything)
-    assert {ours[at].objectives for at in front(config.goal, ours)} == {
-        theirs[at].objectives for at in front(config.goal, theirs)
+    ours, theirs = ([scored(told) for told in feasible(each)] for each in (history, everything))
+    objectives = config.goal.objectives
+    assert {member.values for member in front_of(objectives, ours)} == {
+        member.values for member in front_of(objectives, theirs)
     }
     assert coverage.exhaustive
 
@@ -111,7 +110,7 @@ def test_twins_have_equal_outcomes() -> None:
     config = config_of(
         search_space={**DISAGG, "router_mode": ["kv_router", "round_robin"], "router_temperature": [0.0]}
     )
-    prepared = search_of(config)._prepared.outline
+    prepared = search_of(config)._ready.outline
     rng = random.Random(5)
     for number, own in enumerate(prepared.branches):
         pairs = [
@@ -183,7 +182,7 @@ def test_failed_trials_are_not_asked_for_again_and_spoil_the_certificate() -> No
 
 def test_shapes_without_kv_budget_are_left_out_or_infeasible_and_counted() -> None:
     config = config_of(search_space={"context_length": 2000})
-    space = search_of(config)._prepared.outline.space
+    space = search_of(config)._ready.outline.space
     assert {each.code.value for each in space.excluded} == {"context_too_long"}
     assert min(role.engine_gpus for role in space.branches[0].roles) == 4
 
@@ -212,9 +211,15 @@ def test_baseline_is_evaluated_first_even_outside_the_space() -> None:
     assert coverage.evaluated == coverage.total == 4
 
 
+@pytest.mark.usefixtures("pruning")
 def test_a_broken_bound_is_no_longer_trusted() -> None:
     config = config_of(goal={"target": "throughput"}, search_space=DISAGG)
     search = search_of(config)
     asked = search.ask([], 3)
     told = [Told(n, each, TrialStatus.FEASIBLE, None, 1e12, (1e12,)) for n, each in enumerate(asked)]
     assert len(search.ask(told, 512)) == FIRST_BATCH
+
+
+def test_without_bounds_a_round_takes_as_many_as_it_may() -> None:
+    assert len(search_of(config_of()).ask([], 512)) == 60
+    assert len(search_of(config_of()).ask([], 25)) == 25

@@ -13,7 +13,7 @@ from workers.replay.metrics import Metric, Sla, report
 from workers.search.candidate import canonical_json
 from workers.search.history import Coverage, Told
 from workers.search.outline import outline
-from workers.search.score import objectives, score
+from workers.search.score import Scored, objectives, score
 from workers.search.search import Prepared, Search
 from workers.search.space import build_space
 from workers.traffic.load_shape import load_shape
@@ -175,4 +175,12 @@ def _pool(deployment: Deployment, name: str, role: RoleDeployment, facts: WorldF
         max_num_seqs=role.max_num_seqs,
         step_times=times(deployment.backend, role.shape),
         prefix_caching=role.enable_prefix_caching,
+    )
+
+
+def scored(told: Told) -> Scored:
+    """A result as ranking sees it."""
+    assert told.score is not None
+    return Scored(
+        canonical_json(told.deployment), told.deployment.used_gpus, told.score, told.objectives, told.rejected
     )
