@@ -4,10 +4,11 @@ They have a database and a Redis database of their own, so that no other test re
 """
 
 import os
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-import httpx
 import pytest
 
 from launch.process import Child, Program
@@ -23,9 +24,16 @@ def _program(name: str, words: list[str], env: Mapping[str, str], folder: Path) 
     return Program(name=name, argv=[PYTHON, "-m", *words], env=env, folder=REPOSITORY, log=folder / f"{name}.log")
 
 
+class Service(NamedTuple):
+    """A running service, and a key to it with the scopes `read` and `submit`."""
+
+    url: str
+    key: str
+
+
 @pytest.fixture(scope="package")
-def live_url(template_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Base URL of a running service."""
+def service(template_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """API and worker, on real performance data."""
     folder = tmp_path_factory.mktemp("live")
     redis_url = os.environ["REDIS_URL"].rpartition("/")[0] + f"/{REDIS_DATABASE}"
     port = free_port()
@@ -41,7 +49,7 @@ def live_url(template_database: str, tmp_path_factory: pytest.TempPathFactory) -
         api = Child(_program("api", ["uvicorn", "app.main:app", "--port", str(port), "--no-access-log"], env, folder))
         try:
             api.wait_until(lambda _pid: answers(f"http://127.0.0.1:{port}/readyz"), READY_WITHIN_S)
-            yield f"http://127.0.0.1:{port}"
+            yield Service(f"http://127.0.0.1:{port}", _new_key(env))
         finally:
             for child in (api, worker):
                 child.ask_to_stop()
@@ -49,9 +57,14 @@ def live_url(template_database: str, tmp_path_factory: pytest.TempPathFactory) -
                 child.wait_stopped()
 
 
+def _new_key(env: Mapping[str, str]) -> str:
+    words = [PYTHON, "-m", "app.keys", "create", "--name", "tests"]
+    return subprocess.run(words, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=True).stdout.strip()
+
+
 @pytest.fixture
-def environment(live_url: str, tmp_path: Path) -> dict[str, str]:
-    """What a shell of a user has: the service's address, and `spica` and `python3` on the path."""
+def environment(service: Service, tmp_path: Path) -> dict[str, str]:
+    """What a shell of a user has: the service's address and key, and `spica` and `python3` on the path."""
     commands = tmp_path / "bin"
     commands.mkdir()
     for name, words in {"spica": f'"{PYTHON}" -m app.client', "python3": f'"{PYTHON}"'}.items():
@@ -60,11 +73,4 @@ def environment(live_url: str, tmp_path: Path) -> dict[str, str]:
         script.chmod(0o755)
     kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
     path = f"{commands}{os.pathsep}{os.environ['PATH']}"
-    return {**kept, "PATH": path, "SPICA_URL": live_url, "no_proxy": "127.0.0.1"}
-
-
-@pytest.fixture
-def http(live_url: str) -> Iterator[httpx.Client]:
-    """A caller without any of our own code."""
-    with httpx.Client(base_url=live_url, timeout=90, trust_env=False) as client:
-        yield client
+    return {**kept, "PATH": path, "SPICA_URL": service.url, "SPICA_API_KEY": service.key, "no_proxy": "127.0.0.1"}
