@@ -13,7 +13,7 @@ from launch.stack import DIRECT, Stack
 EXAMPLE = REPOSITORY / "openapi" / "examples" / "concurrency.json"
 TERMINAL = {"succeeded", "failed", "cancelled"}
 STUDY_WITHIN_S = 170.0
-POLL_WAIT_S = 5
+POLL_WAIT_S = 3
 ROWS_SHOWN = 15
 Json = dict[str, Any]
 
@@ -53,15 +53,19 @@ def describe(config: Json) -> str:
 
 
 def follow(url: str, study: Json, stack: Stack) -> Json:
-    """Long-poll until the study ends, one line for each change; keeps dead processes running meanwhile."""
+    """Long-poll until the study ends, a line for each change. Raises: LaunchError when late, or when a part dies."""
     deadline = time.monotonic() + STUDY_WITHIN_S
+    said = ""
     while study["status"] not in TERMINAL:
+        stack.require_alive()
         if time.monotonic() > deadline:
             raise LaunchError(f"the study was still {study['status']} after {STUDY_WITHIN_S:.0f} s{tails(stack)}")
-        stack.restart_dead()
         study = call(f"{url}/studies/{study['id']}?wait={POLL_WAIT_S}&version={study['version']}")
-        progress = study["progress"]
-        print(f"  {study['status']:<10} {progress['done']} of {progress['trials_total']} trials", flush=True)
+        line = f"  {study['status']:<10} {study['progress']['done']} of {study['progress']['trials_total']} trials"
+        if line != said:
+            print(line, flush=True)
+        said = line
+    stack.require_alive()
     return study
 
 

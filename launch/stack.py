@@ -54,6 +54,12 @@ class Stack:
             child.wait_stopped()
         self.children.clear()
 
+    def require_alive(self) -> None:
+        """Raises: LaunchError with the last words of a part that ended by itself."""
+        for child in self.children:
+            if child.popen.poll() is not None:
+                raise LaunchError(f"{child.program.name} ended by itself{child.log_tail()}")
+
     def restart_dead(self) -> None:
         """Start again what ended by itself. Raises: LaunchError when that happens too often to be chance."""
         for place, child in enumerate(self.children):

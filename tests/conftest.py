@@ -5,7 +5,7 @@ the databases these name: they make their own beside them, and use a Redis datab
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -78,9 +78,27 @@ def database(template_database: str) -> Iterator[str]:
 @pytest.fixture
 def empty_tables(database: str) -> None:
     """No rows and no messages."""
-    from app.db.engine import transaction
+    from app.db.engine import patiently, transaction
     from app.queue import redis_client
 
-    with transaction() as db:
-        db.execute(text("TRUNCATE studies, traces, api_keys CASCADE"))
+    def truncate() -> None:
+        with transaction() as db:
+            db.execute(text("TRUNCATE studies, traces, api_keys CASCADE"))
+
+    # The rescuer of a running API may read just now and be chosen as the other side of a deadlock.
+    patiently(truncate)
     redis_client().flushdb()
+
+
+@pytest.fixture
+def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, object], None]]:
+    """Change one setting for one test: setting("max_trials", 25)."""
+    from app.config import settings
+
+    def change(name: str, value: object) -> None:
+        monkeypatch.setenv(f"SPICA_{name.upper()}", str(value))
+        settings.cache_clear()
+
+    yield change
+    monkeypatch.undo()
+    settings.cache_clear()

@@ -13,6 +13,7 @@ from app.db.tables import CandidateRow, StudyRow, TrialRow
 from app.queue import celery
 from app.schemas.study import SmartSearchConfig
 from tests.pure_fake import install
+from workers import tasks
 
 ANYONE = Caller("default", frozenset(SCOPES))
 
@@ -41,6 +42,7 @@ class Desk:
     def __init__(self, monkeypatch: Any) -> None:
         self.messages: list[tuple[str, list[Any]]] = []
         self.announced: list[tuple[UUID, int]] = []
+        assert tasks.advance_study.name in celery.tasks
         install(monkeypatch.setattr)
         monkeypatch.setattr("app.queue._send", self._send)
 
@@ -84,7 +86,17 @@ def candidates(study_id: UUID) -> list[CandidateRow]:
 def results(study_id: UUID) -> list[tuple[Any, ...]]:
     """What must be the same in every run of one configuration: ids and times left out."""
     return [
-        (row.number, row.place, row.rank, row.on_front, row.deployment, row.score, row.objectives, row.metrics, row.load)
+        (
+            row.number,
+            row.place,
+            row.rank,
+            row.on_front,
+            row.deployment,
+            row.score,
+            row.objectives,
+            row.metrics,
+            row.load,
+        )
         for row in candidates(study_id)
     ]
 

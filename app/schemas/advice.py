@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 
 from pydantic import BaseModel, ConfigDict
 
-from app.schemas.presets import SCALING_POLICIES, ScalingPolicy
+from app.schemas.presets import SCALING_POLICIES
 from app.schemas.search_space import SearchSpace
 from app.schemas.study import SmartSearchConfig
 from app.schemas.sweep import BUDGET_FIELDS
@@ -84,13 +84,9 @@ def _router(config: SmartSearchConfig) -> Iterator[Warned]:
         yield from _inert("search_space", OFFLOAD_WEIGHTS, "num_g2_blocks is 0, there is no host cache")
 
 
-def scaling_policies(space: SearchSpace) -> list[ScalingPolicy]:
-    """The policies of the space, presets resolved."""
-    return [SCALING_POLICIES[entry] if isinstance(entry, str) else entry for entry in space.planner_scaling_policy]
-
-
 def _planner(config: SmartSearchConfig) -> Iterator[Warned]:
-    policies = scaling_policies(config.search_space)
+    entries = config.search_space.planner_scaling_policy
+    policies = [SCALING_POLICIES[entry] if isinstance(entry, str) else entry for entry in entries]
     if not any(policy.enable_load_scaling or policy.enable_throughput_scaling for policy in policies):
         yield from _inert("search_space", PLANNER_FIELDS, "no scaling policy is searched")
     if not any(policy.enable_throughput_scaling for policy in policies):
@@ -124,7 +120,5 @@ def _workload(config: SmartSearchConfig) -> Iterator[Warned]:
 
 
 def _goal_and_sweep(config: SmartSearchConfig) -> Iterator[Warned]:
-    if config.sweep.algorithm == "auto":
-        yield from _inert("sweep", ["seed"], "the automatic search draws nothing at random in this space")
     if config.sweep.whole_space:
         yield from _inert("sweep", BUDGET_FIELDS, "whole_space is true, the search ends by itself")

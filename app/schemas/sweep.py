@@ -3,11 +3,12 @@
 Source: search.md, section 1.5.
 """
 
+from importlib.util import find_spec
 from typing import Annotated
 
 from pydantic import Field
 
-from app.schemas.block import Block, Document, OneOf, is_set, mapping_at
+from app.schemas.block import Block, Document, Flaw, OneOf, is_set, mapping_at
 
 BUDGET_FIELDS = ("max_rounds", "candidates_per_round", "max_trials")
 MAX_TRIALS = 20_000
@@ -46,3 +47,16 @@ def with_default_budget(document: Document) -> Document:
     automatic = sweep.get("algorithm", "auto") == "auto"
     whole = automatic and not any(is_set(mapping_at(document, "sweep"), field) for field in BUDGET_FIELDS)
     return {**document, "sweep": {**sweep, "whole_space": whole}}
+
+
+VIZIER_PACKAGE = "vizier"
+
+
+def algorithm_flaws(document: Document) -> list[Flaw]:
+    """`vizier` needs its optional extra."""
+    sweep = mapping_at(document, "sweep")
+    if sweep.get("algorithm") != "vizier" or find_spec(VIZIER_PACKAGE) is not None:
+        return []
+    fault = "needs the optional extra `vizier`, which this service does not have"
+    remedy = "use auto or random, or ask the operator to install the extra"
+    return [Flaw(("sweep", "algorithm"), "extra_missing", fault, remedy, "vizier")]

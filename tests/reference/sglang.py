@@ -70,7 +70,7 @@ class SglangRank:
             seq.max_output = min(seq.max_output, max(0, limit - seq.prompt))
         self.waiting.append(seq)
 
-    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:  # noqa: ARG002
+    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:
         """Prefill if a batch can be formed, else decode everything that runs."""
         result = PassResult()
         self._reject_too_long(result)

@@ -69,7 +69,7 @@ class VllmRank:
                 seq.max_output = min(seq.max_output, max(0, self.pool.context_length - seq.prompt))
         self.keys[seq] = chain_hashes(seq.tokens, self.pool.block_size)
 
-    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:  # noqa: ARG002
+    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:
         """Form one pass at `now`, advance every sequence in it and say how long it takes."""
         work = PassWork(budget=self.pool.max_num_batched_tokens)
         result = PassResult()

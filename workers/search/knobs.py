@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, TypeVar
 
-from app.schemas.deployment import Mode, RouterConfig
+from app.schemas.deployment import Backend, Mode, RouterConfig
 from app.schemas.goal import Goal
 from app.schemas.presets import FPM_SAMPLINGS, LOAD_SENSITIVITIES, SCALING_POLICIES, ScalingPolicy
 from app.schemas.search_space import SearchSpace
@@ -148,3 +148,9 @@ def searched_modes(space: SearchSpace) -> tuple[Mode, ...]:
         elif mode == "disagg" and "disagg" not in modes:
             modes.append("disagg")
     return tuple(modes)
+
+
+def backend_name(name: str) -> Backend:
+    """A checked backend name as its type."""
+    known: dict[str, Backend] = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
+    return known[name]

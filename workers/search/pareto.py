@@ -7,9 +7,7 @@ count as one more objective.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from app.schemas.goal import Goal
-from workers.search.history import Told
-from workers.search.score import Scored, scored, signed
+from workers.search.score import Scored, signed
 
 
 def gains(objectives: Sequence[str], candidate: Scored) -> tuple[float, ...]:
@@ -23,9 +21,7 @@ def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
     return all(a >= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
 
 
-def front_key(
-    objectives: Sequence[str], candidate: Scored
-) -> tuple[float, tuple[float, ...], int, str]:
+def front_key(objectives: Sequence[str], candidate: Scored) -> tuple[float, tuple[float, ...], int, str]:
     """Sort key along the last objective, ascending; then the others best first, fewer GPUs, canonical JSON."""
     others = tuple(-value for value in gains(objectives, candidate)[:-2])
     return (candidate.values[-1], others, candidate.used_gpus, candidate.canonical)
@@ -59,14 +55,3 @@ def front_of(objectives: Sequence[str], candidates: Iterable[Scored]) -> list[Sc
     for candidate in candidates:
         kept.add(candidate)
     return kept.ordered()
-
-
-def front(goal: Goal, results: Sequence[Told]) -> list[int]:
-    """Indices of the feasible results on the front, in the front's order."""
-    places: dict[str, int] = {}
-    candidates = []
-    for index, told in enumerate(results):
-        candidate = scored(goal, told)
-        places[candidate.canonical] = index
-        candidates.append(candidate)
-    return [places[member.canonical] for member in front_of(goal.objectives, candidates)]
