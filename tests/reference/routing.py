@@ -13,7 +13,7 @@ class RoundRobin:
         self.routed = 0
         self.routed_in = [0] * replicas
 
-    def pick(self, seq: Sequence) -> tuple[int, int]:  # noqa: ARG002
+    def pick(self, seq: Sequence) -> tuple[int, int]:
         """(replica, rank) of the next request; `flat` walks all ranks of a replica before the next replica."""
         turn = self.routed
         self.routed += 1
