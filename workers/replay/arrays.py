@@ -13,34 +13,64 @@ from workers.traffic.requests import RequestBatch
 
 BACKENDS = {"vllm": state.VLLM, "trtllm": state.TRTLLM, "sglang": state.SGLANG}
 _KEPT_TREES = 8
+_KEPT_FACTS = 64
+_FEW_SHAPES = 16
 _FIRST_GAPS = 4096
 _EMPTY = {
     name: np.zeros((0, columns) if columns else 0, dtype=dtype)
     for name, (dtype, columns) in state.SHAPES.items()
-    if name.startswith("sgl_") or name in ("decode_table", "memo_keys", "memo_values", "timing", "rates", "draws")
+    if name.startswith(("sgl_", "exact_", "memo_")) or name in ("decode_table", "timing", "rates", "draws")
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Sessions:
-    """first: int64 [S], first request of every session in release order. has_next: int8 [R]. plain: one turn each."""
+class BatchFacts:
+    """What replays want to know of a batch again and again.
+
+    first: int64 [S], first request of every session in release order. has_next: int8 [R]. is_plain: one turn each.
+    is_uniform: all requests have the same lengths. has_few_shapes: at most a few distinct pairs of lengths.
+    longest_output: tokens. has_empty_prompt: some prompt has no token.
+    """
 
     first: NDArray[np.int64]
     has_next: NDArray[np.int8]
-    plain: bool
+    is_plain: bool
+    is_uniform: bool
+    has_few_shapes: bool
+    longest_output: int
+    has_empty_prompt: bool
 
 
-def sessions(batch: RequestBatch) -> Sessions:
-    """Where sessions begin and which requests have a next turn."""
+_facts: dict[int, tuple[RequestBatch, BatchFacts]] = {}
+
+
+def facts_of(batch: RequestBatch) -> BatchFacts:
+    """The facts of a batch, kept for the next candidates."""
+    kept = _facts.get(id(batch))
+    if kept is None or kept[0] is not batch:
+        while len(_facts) >= _KEPT_FACTS:
+            del _facts[next(iter(_facts))]
+        kept = _facts[id(batch)] = (batch, _facts_of(batch))
+    return kept[1]
+
+
+def _facts_of(batch: RequestBatch) -> BatchFacts:
     num = batch.num_requests
     has_next = np.zeros(num, dtype=np.int8)
-    if num == 0:
-        return Sessions(np.zeros(0, dtype=np.int64), has_next, True)
     has_next[:-1] = batch.session[1:] == batch.session[:-1]
-    starts = np.flatnonzero(np.concatenate([[True], has_next[:-1] == 0]))
-    first_of = np.empty(int(batch.session.max()) + 1, dtype=np.int64)
+    starts = np.flatnonzero(np.concatenate([[True], has_next[:-1] == 0])[:num])
+    first_of = np.zeros(int(batch.session.max(initial=-1)) + 1, dtype=np.int64)
     first_of[batch.session[starts]] = starts
-    return Sessions(first_of[batch.order], has_next, bool(starts.size == num))
+    shapes = np.unique(batch.input_tokens * (1 << 32) + batch.output_tokens).size
+    return BatchFacts(
+        first=first_of[batch.order],
+        has_next=has_next,
+        is_plain=bool(starts.size == num),
+        is_uniform=shapes <= 1,
+        has_few_shapes=shapes <= _FEW_SHAPES,
+        longest_output=int(batch.output_tokens.max(initial=0)),
+        has_empty_prompt=bool((batch.input_tokens == 0).any()),
+    )
 
 
 _trees: dict[tuple[int, int, bool], tuple[RequestBatch, PrefixTree]] = {}
@@ -61,11 +91,11 @@ def build(pool: Pool, batch: RequestBatch) -> State:
     """State of a replay at time 0, without step times. Array meanings: see state."""
     output = effective_output(pool, batch)
     tree = tree_of(batch, pool.block_size, by_block=bool(pool.acceptance))
-    found = sessions(batch)
+    found = facts_of(batch)
     num_ranks = pool.replicas * pool.attention_dp
-    limits = _limits(pool, batch, output)
+    limits = _limits(pool, batch)
     extents, copies, first_own = _extents(pool, batch, tree, num_ranks, limits)
-    thinkers = 0 if found.plain else found.first.size
+    thinkers = 0 if found.is_plain else found.first.size
     rings = num_ranks * 2 * (int(limits[state.RING_MASK]) + 1)
     return State(
         limits=limits,
@@ -99,10 +129,10 @@ def effective_output(pool: Pool, batch: RequestBatch) -> NDArray[np.int64]:
     return output
 
 
-def _limits(pool: Pool, batch: RequestBatch, output: NDArray[np.int64]) -> NDArray[np.int64]:
+def _limits(pool: Pool, batch: RequestBatch) -> NDArray[np.int64]:
     limits = np.zeros(state.NUM_LIMITS, dtype=np.int64)
     ring = 1
-    while ring <= int(output.max(initial=0)) + 1:
+    while ring <= facts_of(batch).longest_output + 1:
         ring *= 2
     values = {
         state.BACKEND: BACKENDS[pool.backend],
@@ -136,7 +166,7 @@ def needs_explicit(pool: Pool, batch: RequestBatch) -> bool:
     if pool.prefill_schedule_interval > 1 and pool.attention_dp > 1:
         return True
     # A prompt with nothing to compute may be admitted behind a partly computed one.
-    if bool((batch.input_tokens == 0).any()):
+    if facts_of(batch).has_empty_prompt:
         return True
     if pool.backend != "trtllm" or not pool.prefix_caching or batch.span_offset is None:
         return False
@@ -153,7 +183,7 @@ def _ranks(pool: Pool, num_ranks: int) -> NDArray[np.int64]:
     return ranks
 
 
-def _numbers(batch: RequestBatch, found: Sessions) -> NDArray[np.int64]:
+def _numbers(batch: RequestBatch, found: BatchFacts) -> NDArray[np.int64]:
     numbers = np.zeros(state.NUM_NUMBERS, dtype=np.int64)
     numbers[state.NUM_SESSIONS] = found.first.size
     numbers[state.IN_FLIGHT_CAP] = state.NONE if batch.in_flight_cap is None else batch.in_flight_cap
@@ -168,7 +198,7 @@ def _moments(batch: RequestBatch) -> NDArray[np.float64]:
 
 
 def _requests(
-    batch: RequestBatch, output: NDArray[np.int64], found: Sessions, tree: PrefixTree, first_own: NDArray[np.int64]
+    batch: RequestBatch, output: NDArray[np.int64], found: BatchFacts, tree: PrefixTree, first_own: NDArray[np.int64]
 ) -> NDArray[np.int32]:
     requests = np.zeros((batch.num_requests, state.NUM_REQUEST_COLUMNS), dtype=np.int32)
     for column, values in {

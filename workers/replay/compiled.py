@@ -28,8 +28,15 @@ def _cache_dir() -> str:
 
 config.CACHE_DIR = _cache_dir()
 
-entry: Callable[[Callable[..., Any]], Any] = njit(nogil=True, cache=True)
+entry: Callable[[Callable[..., Any]], Any] = njit(nogil=True, cache=True, error_model="numpy")
 """For functions that Python calls: compiled code is kept on disk."""
 
-inner: Callable[[Callable[..., Any]], Any] = njit(nogil=True)
-"""For functions that compiled functions call: they become part of their callers."""
+bare_entry: Callable[[Callable[..., Any]], Any] = njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
+"""As `entry`, for functions that allocate nothing; see `inner`."""
+
+allocating: Callable[[Callable[..., Any]], Any] = njit(nogil=True, error_model="numpy")
+"""For functions that compiled functions call and that make arrays of their own."""
+
+inner: Callable[[Callable[..., Any]], Any] = njit(nogil=True, error_model="numpy", _nrt=False)
+"""For functions that compiled functions call. They allocate nothing, so no reference counts are kept: counting the arrays
+of the address book took most of the time."""

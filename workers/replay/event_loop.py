@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from workers.replay.backends import vllm
-from workers.replay.compiled import entry, inner
+from workers.replay.compiled import bare_entry, entry, inner
 from workers.replay.drafts import draws_suffice
 from workers.replay.state import (
     ACTIVE,
@@ -83,7 +83,7 @@ from workers.replay.step_lookup import CONSTANT, DECODE_MS, TIMING, decode_durat
 FINISHED, PAUSED, NEED_PREFILL, NEED_DECODE, GROW_GAPS, NEED_DRAWS, STUCK = range(7)
 
 
-@entry
+@bare_entry
 def run(st):  # type: ignore[no-untyped-def]
     """Advance the replay until it ends or the host is needed; returns one of the codes above."""
     limits, number, moment = limits_of(st), numbers_of(st), moments_of(st)

@@ -26,9 +26,10 @@ arguments, and compilation took ten minutes. `ranks_of(st)`, `requests_of(st)`, 
 from typing import Any
 
 import numpy as np
-from numba import carray, types
+from numba import from_dtype, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
 from numpy.typing import NDArray
 
 from workers.replay.compiled import inner
@@ -83,11 +84,12 @@ GAP_MS, GAP_COUNT, GAP_CONTEXT, GAP_STEPS = range(4)
 # extents int32 [E, 5], paths int32 [J, 3], copies int32 [C, 3]: see kv_cache. growth int32 [ranks * block_size], decoding
 # requests by residue. ring int32 [ranks * 2 * ring], first and last request by due step.
 # decode_table float64 [N * cells * 2], memo_keys int64 [H, 2], memo_values float64 [H], timing int64, rates float64: see step_lookup.
-# draws float64 [ranks * NUM_DRAWS]: see drafts.
+# draws float64 [ranks * NUM_DRAWS]: see drafts. exact_index int32, exact_values float64: see step_lookup.
 # sgl_*: arrays of the SGLang backend alone, any layout it likes.
 BOOK = (
     "limits", "ranks", "passes", "numbers", "moments", "requests", "stamps", "sessions", "thinkers", "gaps", "acceptance",
     "extents", "paths", "copies", "growth", "ring", "decode_table", "memo_keys", "memo_values", "timing", "rates", "draws",
+    "exact_index", "exact_values",
     "sgl_numbers", "sgl_reals", "sgl_requests", "sgl_tree", "sgl_tokens",
 )  # fmt: skip
 
@@ -107,38 +109,40 @@ class State:
     def __setitem__(self, name: str, array: NDArray[Any]) -> None:
         assert array.flags.c_contiguous and array.dtype == _DTYPES[name], name
         self._arrays[name] = array
-        self.book[BOOK.index(name)] = array.ctypes.data, len(array)
+        self.book[BOOK.index(name)] = array.__array_interface__["data"][0], len(array)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._arrays[name]
 
 
-@intrinsic
-def _pointer(_context, address):  # type: ignore[no-untyped-def]
-    """The address as an untyped pointer."""
-
-    def code(_context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(address), code
-
-
 def _accessor(name: str, dtype: type, columns: int = 0) -> Any:
-    """Compiled function that gives back the array `name` of an address book, [n] or [n, columns]."""
-    place = BOOK.index(name)
-    if columns == 0:
+    """Compiled function that gives back the array `name` of an address book, [n] or [n, columns].
 
-        @inner
-        def vector(st):  # type: ignore[no-untyped-def]
-            return carray(_pointer(st[place, 0]), (st[place, 1],), dtype)
+    An intrinsic, because compiled functions without reference counts may not return arrays.
+    """
+    place = 2 * BOOK.index(name)
+    item = np.dtype(dtype)
+    array_type = types.Array(from_dtype(item), 2 if columns else 1, "C")
 
-        return vector
+    @intrinsic
+    def view(_typing: Any, st: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            book = make_array(signature.args[0])(context, builder, arguments[0]).data
+            address, rows = (builder.load(cgutils.gep(builder, book, place + i)) for i in (0, 1))
+            itemsize = context.get_constant(types.intp, item.itemsize)
+            array = make_array(array_type)(context, builder)
+            shape, strides = [rows], [itemsize]
+            if columns:
+                shape.append(context.get_constant(types.intp, columns))
+                strides.insert(0, context.get_constant(types.intp, item.itemsize * columns))
+            pointer = context.get_data_type(array_type.dtype).as_pointer()
+            data = builder.inttoptr(address, pointer)
+            populate_array(array, data=data, shape=shape, strides=strides, itemsize=itemsize, meminfo=None)
+            return array._getvalue()
 
-    @inner
-    def matrix(st):  # type: ignore[no-untyped-def]
-        return carray(_pointer(st[place, 0]), (st[place, 1], columns), dtype)
+        return array_type(st), code
 
-    return matrix
+    return view
 
 
 _I4, _I8, _F8 = np.int32, np.int64, np.float64
@@ -147,7 +151,8 @@ SHAPES = {
     "moments": (_F8, 0), "requests": (_I4, NUM_REQUEST_COLUMNS), "stamps": (_F8, NUM_STAMPS), "sessions": (_I8, 0),
     "thinkers": (_F8, 2), "gaps": (_F8, 4), "acceptance": (_F8, 0), "extents": (_I4, 5), "paths": (_I4, 3),
     "copies": (_I4, 3), "growth": (_I4, 0), "ring": (_I4, 0), "decode_table": (_F8, 0), "memo_keys": (_I8, 2),
-    "memo_values": (_F8, 0), "timing": (_I8, 0), "rates": (_F8, 0), "draws": (_F8, 0), "sgl_numbers": (_I8, 0), "sgl_reals": (_F8, 0),
+    "memo_values": (_F8, 0), "timing": (_I8, 0), "rates": (_F8, 0), "draws": (_F8, 0),
+    "exact_index": (_I4, 0), "exact_values": (_F8, 0), "sgl_numbers": (_I8, 0), "sgl_reals": (_F8, 0),
     "sgl_requests": (_I8, 0), "sgl_tree": (_I8, 0), "sgl_tokens": (_I8, 0),
 }  # fmt: skip
 _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
@@ -157,10 +162,10 @@ _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
     _accessor(name, *SHAPES[name]) for name in BOOK[:11]
 )  # fmt: skip
 (extents_of, paths_of, copies_of, growth_of, ring_of, decode_table_of, memo_keys_of, memo_values_of, timing_of,
- rates_of, draws_of) = (
-    _accessor(name, *SHAPES[name]) for name in BOOK[11:22]
+ rates_of, draws_of, exact_index_of, exact_values_of) = (
+    _accessor(name, *SHAPES[name]) for name in BOOK[11:24]
 )  # fmt: skip
-sgl_numbers_of, sgl_reals_of, sgl_requests_of, sgl_tree_of, sgl_tokens_of = (_accessor(name, *SHAPES[name]) for name in BOOK[22:])
+sgl_numbers_of, sgl_reals_of, sgl_requests_of, sgl_tree_of, sgl_tokens_of = (_accessor(name, *SHAPES[name]) for name in BOOK[24:])
 
 
 @inner

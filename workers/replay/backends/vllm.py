@@ -178,10 +178,13 @@ def growth_of_step(st, s, steps):  # type: ignore[no-untyped-def]
     if cycles > 0:
         total = cycles * rank[s, NUM_DECODING]
         steps -= cycles * size
+    # Residues come up in falling order, the last one wraps round.
+    base = s * size
     residue = (1 - rank[s, STEP]) % size
-    for _ in range(steps):
-        total += grow[s * size + residue]
-        residue = residue - 1 if residue > 0 else size - 1
+    for i in range(max(0, residue - steps + 1), residue + 1):
+        total += grow[base + i]
+    for i in range(size - max(0, steps - residue - 1), size):
+        total += grow[base + i]
     return total
 
 
