@@ -161,6 +161,8 @@ def needs_explicit(pool: Pool, batch: RequestBatch) -> bool:
     concurrent = min(pool.max_num_seqs, batch.num_requests)
     if batch.in_flight_cap is not None:
         concurrent = min(concurrent, batch.in_flight_cap)
+    if batch.stop_after_ms is not None:  # gaps of requests that the limit cuts off are told apart by request
+        return True
     if pool.acceptance or pool.max_num_batched_tokens < concurrent:
         return True
     if pool.prefill_schedule_interval > 1 and pool.attention_dp > 1:

@@ -66,11 +66,12 @@ NOW, STOP_AFTER, LAST_END, NUM_MOMENTS = range(4)
 # and completion only (see backends.vllm; always in backends.explicit). COMPUTED: tokens with KV while a prompt is partly
 # computed. HELD: blocks (explicit). ADMISSIONS; FIRST_REUSED, MAX_REUSED: tokens. DUE_STEP: the rank's STEP at which the
 # last token comes. RESIDUE: (length - STEP) mod block. STATUS: WAITING, DONE, REFUSED. PATH_START .. OWNER_COPY: see kv_cache.
+# SILENT: 1 when the token gaps of the request must not be logged (backends.explicit).
 # BEFORE, TOKENS, CHARGED, BURST, DRAFTED: see backends.explicit; other backends may use them, and SPARE_*, as they like.
 (PROMPT, OUTPUT, GENERATED, STATUS, RUN_NEXT, RUN_PREV, DUE_STEP, RESIDUE, DUE_NEXT, DUE_PREV, WAIT_NEXT, NEW_NEXT,
  YOUNG_NEXT, YOUNG, COMPUTED, HAS_NEXT, PATH_START, PATH_END, OWN_START, OWN_EXTENT, REGISTERED, OWNER_COPY,
  ADMISSIONS, FIRST_REUSED, MAX_REUSED, WORKER, DP_RANK, ASKED, HELD, BEFORE, TOKENS, CHARGED, BURST, DRAFTED,
- SPARE_A, SPARE_B, SPARE_C, NUM_REQUEST_COLUMNS) = range(38)  # fmt: skip
+ SILENT, SPARE_A, SPARE_B, SPARE_C, NUM_REQUEST_COLUMNS) = range(39)  # fmt: skip
 
 # stamps: float64 [R, NUM_STAMPS], ms, NaN until it happens. ARRIVAL: the open-loop clock, the release instant once released.
 ARRIVAL, DELAY, FIRST_ADMIT, FIRST_TOKEN, SECOND_TOKEN, LAST_TOKEN, END, NUM_STAMPS = range(8)
@@ -93,6 +94,8 @@ BOOK = (
     "sgl_numbers", "sgl_reals", "sgl_requests", "sgl_tree", "sgl_tokens",
 )  # fmt: skip
 
+_PLACES = {name: place for place, name in enumerate(BOOK)}
+
 
 class State:
     """The arrays of one replay by name, and `book`, which the compiled functions take.
@@ -109,7 +112,7 @@ class State:
     def __setitem__(self, name: str, array: NDArray[Any]) -> None:
         assert array.flags.c_contiguous and array.dtype == _DTYPES[name], name
         self._arrays[name] = array
-        self.book[BOOK.index(name)] = array.__array_interface__["data"][0], len(array)
+        self.book[_PLACES[name]] = array.__array_interface__["data"][0], len(array)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._arrays[name]

@@ -34,13 +34,14 @@ from workers.replay.state import (
     WORKER,
     State,
     decode_table_of,
+    exact_values_of,
     gaps_of,
     numbers_of,
     requests_of,
     stamps_of,
     timing_of,
 )
-from workers.replay.step_lookup import KNOTS, NUM_CELLS, TIMING, cell_of, decode_duration
+from workers.replay.step_lookup import CHUNK, EXACT, KNOTS, NUM_CELLS, TIMING, cell_of, decode_duration, exact_place
 
 _QUANTILES = np.array(list(PERCENTILES.values()))
 _NUM_STATISTICS = len(STATISTICS)
@@ -307,6 +308,17 @@ def _gaps_of_entry(st, gap_log, i, buffer):  # type: ignore[no-untyped-def]
         buffer[0] = gap_log[i, GAP_MS]
         return 1
     n, context_sum = np.int64(gap_log[i, GAP_COUNT]), np.int64(gap_log[i, GAP_CONTEXT])
+    if timing_of(st)[TIMING] == EXACT:
+        values = exact_values_of(st)
+        mean = context_sum // n
+        done = 0
+        while done < steps:
+            place = exact_place(st, n, mean + done)
+            stop = min(steps, done + CHUNK - ((mean + done) & (CHUNK - 1)))
+            for j in range(done, stop):
+                buffer[j] = values[place + j - done]
+            done = stop
+        return steps
     if timing_of(st)[TIMING] != KNOTS:
         for j in range(steps):
             buffer[j] = decode_duration(st, n, context_sum + j * n)

@@ -60,6 +60,7 @@ from workers.replay.state import (
     RUN_NEXT,
     RUN_TAIL,
     SECOND_TOKEN,
+    SILENT,
     TOKENS,
     TRTLLM,
     WAIT_HEAD,
@@ -321,9 +322,10 @@ def _stamp(st, r, tokens, end):  # type: ignore[no-untyped-def]
     if generated == 0:
         stamp[r, FIRST_TOKEN] = end
     else:
-        log_gap(st, end - stamp[r, LAST_TOKEN], 1)
+        if req[r, SILENT] == 0:
+            log_gap(st, end - stamp[r, LAST_TOKEN], 1)
     if generated < 2 <= generated + tokens:
         stamp[r, SECOND_TOKEN] = end
-    if zero_gaps > 0:
+    if zero_gaps > 0 and req[r, SILENT] == 0:
         log_gap(st, 0.0, zero_gaps)
     stamp[r, LAST_TOKEN] = end
