@@ -95,6 +95,7 @@ def build(pool: Pool, batch: RequestBatch) -> State:
     num_ranks = pool.replicas * pool.attention_dp
     limits = _limits(pool, batch)
     extents, copies, first_own = _extents(pool, batch, tree, num_ranks, limits)
+    requests, stamps = _requests_and_stamps(batch, output, tree, first_own)
     thinkers = 0 if found.is_plain else found.first.size
     rings = num_ranks * 2 * (int(limits[state.RING_MASK]) + 1)
     return State(
@@ -103,8 +104,8 @@ def build(pool: Pool, batch: RequestBatch) -> State:
         passes=np.zeros((pool.replicas, state.NUM_PASS_COLUMNS)),
         numbers=_numbers(batch, found),
         moments=_moments(batch),
-        requests=_requests(batch, output, found, tree, first_own),
-        stamps=_stamps(batch),
+        requests=requests,
+        stamps=stamps,
         sessions=found.first,
         thinkers=np.zeros((thinkers, 2)),
         gaps=np.zeros((_FIRST_GAPS, 4)),
@@ -140,6 +141,7 @@ def _limits(pool: Pool, batch: RequestBatch) -> NDArray[np.int64]:
         state.NUM_DP: pool.attention_dp,
         state.NUM_BLOCKS: pool.num_blocks,
         state.BLOCK_SIZE: pool.block_size,
+        state.BLOCK_SHIFT: _shift_of(pool.block_size),
         state.MAX_BATCHED_TOKENS: pool.max_num_batched_tokens,
         state.MAX_SEQS: pool.max_num_seqs,
         state.CACHING: int(pool.prefix_caching),
@@ -154,6 +156,10 @@ def _limits(pool: Pool, batch: RequestBatch) -> NDArray[np.int64]:
     for column, value in values.items():
         limits[column] = value
     return limits
+
+
+def _shift_of(size: int) -> int:
+    return size.bit_length() - 1 if size & (size - 1) == 0 else state.NONE
 
 
 def needs_explicit(pool: Pool, batch: RequestBatch) -> bool:
@@ -175,13 +181,15 @@ def needs_explicit(pool: Pool, batch: RequestBatch) -> bool:
     return tree_of(batch, pool.block_size, False).may_duplicate
 
 
+_RANK = np.zeros(state.NUM_RANK_COLUMNS, dtype=np.int64)
+_RANK[[state.WAIT_HEAD, state.WAIT_TAIL, state.RUN_HEAD, state.RUN_TAIL, state.PARTIAL,
+       state.NEW_HEAD, state.NEW_TAIL, state.YOUNG_HEAD, state.REFUSED_HEAD]] = state.NONE  # fmt: skip
+_RANK[state.DEFER] = 1
+
+
 def _ranks(pool: Pool, num_ranks: int) -> NDArray[np.int64]:
-    ranks = np.zeros((num_ranks, state.NUM_RANK_COLUMNS), dtype=np.int64)
-    for column in (state.WAIT_HEAD, state.WAIT_TAIL, state.RUN_HEAD, state.RUN_TAIL, state.PARTIAL,
-                   state.NEW_HEAD, state.NEW_TAIL, state.YOUNG_HEAD, state.REFUSED_HEAD):  # fmt: skip
-        ranks[:, column] = state.NONE
+    ranks = np.tile(_RANK, (num_ranks, 1))
     ranks[:, state.FREE_BLOCKS] = pool.num_blocks
-    ranks[:, state.DEFER] = 1
     return ranks
 
 
@@ -199,19 +207,34 @@ def _moments(batch: RequestBatch) -> NDArray[np.float64]:
     return moments
 
 
-def _requests(
-    batch: RequestBatch, output: NDArray[np.int64], found: BatchFacts, tree: PrefixTree, first_own: NDArray[np.int64]
-) -> NDArray[np.int32]:
+_fresh: dict[tuple[int, int], tuple[RequestBatch, PrefixTree, NDArray[np.int32], NDArray[np.float64]]] = {}
+
+
+def _requests_and_stamps(
+    batch: RequestBatch, output: NDArray[np.int64], tree: PrefixTree, first_own: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Rows of requests before anything has happened: copies of what is kept per batch and tree."""
+    key = (id(batch), id(tree))
+    kept = _fresh.get(key)
+    if kept is None or kept[0] is not batch or kept[1] is not tree:
+        while len(_fresh) >= _KEPT_TREES:
+            del _fresh[next(iter(_fresh))]
+        kept = _fresh[key] = (batch, tree, _fresh_requests(batch, tree), _fresh_stamps(batch))
+    requests = kept[2].copy()
+    requests[:, state.OUTPUT] = output
+    requests[:, state.OWN_EXTENT] = first_own
+    return requests, kept[3].copy()
+
+
+def _fresh_requests(batch: RequestBatch, tree: PrefixTree) -> NDArray[np.int32]:
     requests = np.zeros((batch.num_requests, state.NUM_REQUEST_COLUMNS), dtype=np.int32)
     for column, values in {
         state.PROMPT: batch.input_tokens,
-        state.OUTPUT: output,
         state.ASKED: batch.output_tokens,
-        state.HAS_NEXT: found.has_next,
+        state.HAS_NEXT: facts_of(batch).has_next,
         state.PATH_START: tree.path_start[:-1],
         state.PATH_END: tree.path_start[1:],
         state.OWN_START: tree.own_start,
-        state.OWN_EXTENT: first_own,
         state.OWNER_COPY: state.NONE,
         state.WORKER: state.NONE,
         state.DP_RANK: state.NONE,
@@ -220,7 +243,7 @@ def _requests(
     return requests
 
 
-def _stamps(batch: RequestBatch) -> NDArray[np.float64]:
+def _fresh_stamps(batch: RequestBatch) -> NDArray[np.float64]:
     stamps = np.full((batch.num_requests, state.NUM_STAMPS), np.nan)
     stamps[:, state.ARRIVAL] = batch.arrival_ms
     stamps[:, state.DELAY] = batch.delay_ms

@@ -1,8 +1,8 @@
 """Replay a batch on a fleet: drive the compiled event loop, answer what it asks, and hand out what happened.
 
-    replay(fleet, batch, should_stop)        one replay with every per-request moment
-    replay_many(jobs, sla, should_stop)      metrics of many candidates
-    warm()                                   compile or load everything, before a process pool forks
+replay(fleet, batch, should_stop)        one replay with every per-request moment
+replay_many(jobs, sla, should_stop)      metrics of many candidates
+warm()                                   compile or load everything, before a process pool forks
 """
 
 from collections.abc import Callable, Sequence

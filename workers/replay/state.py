@@ -38,10 +38,11 @@ NONE = -1
 WAITING, DONE, REFUSED = 0, 2, 3
 VLLM, TRTLLM, SGLANG = 0, 1, 2
 
-# limits: int64 [NUM_LIMITS], the pool, the same for every rank; OWN_BY_BLOCK and below are offsets of kv_cache.
+# limits: int64 [NUM_LIMITS], the pool, the same for every rank; from OWN_BY_BLOCK on, offsets of kv_cache. BLOCK_SHIFT: log2
+# of the block size, NONE when that is no power of two.
 (BACKEND, NUM_REPLICAS, NUM_DP, NUM_BLOCKS, BLOCK_SIZE, MAX_BATCHED_TOKENS, MAX_SEQS, CACHING, CHUNKED, CONTEXT_LENGTH,
  NUM_DRAFTS, PREFILL_SCHEDULE_INTERVAL, PREFILL_DECODE_INTERVAL, EXPLICIT, RING_MASK,
- OWN_BY_BLOCK, NUM_NODES, FIRST_COPY, NUM_COPIES, FREE_COPY, FIRST_SENTINEL, NUM_LIMITS) = range(22)  # fmt: skip
+ OWN_BY_BLOCK, NUM_NODES, FIRST_COPY, NUM_COPIES, FREE_COPY, FIRST_SENTINEL, BLOCK_SHIFT, NUM_LIMITS) = range(23)  # fmt: skip
 
 # ranks: int64 [ranks, NUM_RANK_COLUMNS], one row per scheduler. The columns from PHASE on are those of a replica and used
 # in the row of its first rank only.
@@ -110,7 +111,8 @@ class State:
             self[name] = arrays[name]
 
     def __setitem__(self, name: str, array: NDArray[Any]) -> None:
-        assert array.flags.c_contiguous and array.dtype == _DTYPES[name], name
+        assert array.flags.c_contiguous, name
+        assert array.dtype == _DTYPES[name], name
         self._arrays[name] = array
         self.book[_PLACES[name]] = array.__array_interface__["data"][0], len(array)
 
@@ -168,7 +170,31 @@ _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
  rates_of, draws_of, exact_index_of, exact_values_of) = (
     _accessor(name, *SHAPES[name]) for name in BOOK[11:24]
 )  # fmt: skip
-sgl_numbers_of, sgl_reals_of, sgl_requests_of, sgl_tree_of, sgl_tokens_of = (_accessor(name, *SHAPES[name]) for name in BOOK[24:])
+sgl_numbers_of, sgl_reals_of, sgl_requests_of, sgl_tree_of, sgl_tokens_of = (
+    _accessor(name, *SHAPES[name]) for name in BOOK[24:]
+)
+
+
+@inner
+def whole_blocks(limits, tokens):  # type: ignore[no-untyped-def]
+    """Full blocks among `tokens` tokens. A shift where possible: divisions took a quarter of the time."""
+    if limits[BLOCK_SHIFT] >= 0:
+        return tokens >> limits[BLOCK_SHIFT]
+    return tokens // limits[BLOCK_SIZE]
+
+
+@inner
+def blocks_for(limits, tokens):  # type: ignore[no-untyped-def]
+    """Blocks that hold `tokens` tokens."""
+    return whole_blocks(limits, tokens + limits[BLOCK_SIZE] - 1)
+
+
+@inner
+def beyond_block(limits, tokens):  # type: ignore[no-untyped-def]
+    """tokens modulo the block size."""
+    if limits[BLOCK_SHIFT] >= 0:
+        return tokens & (limits[BLOCK_SIZE] - 1)
+    return tokens % limits[BLOCK_SIZE]
 
 
 @inner

@@ -8,7 +8,6 @@ deferred prefill. Then decoding requests precede at most one partly computed pro
 `explicit` takes over, request by request. Source: engine specification, sections 3 to 6.
 """
 
-
 from workers.replay.backends import explicit
 from workers.replay.backends.admission import (
     bill_prompt,
@@ -69,6 +68,8 @@ from workers.replay.state import (
     YOUNG,
     YOUNG_HEAD,
     YOUNG_NEXT,
+    beyond_block,
+    blocks_for,
     finish,
     growth_of,
     limits_of,
@@ -79,6 +80,7 @@ from workers.replay.state import (
     run_remove,
     stamps_of,
     wait_push_front,
+    whole_blocks,
 )
 
 
@@ -97,7 +99,12 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
     decoding = rank[s, NUM_DECODING]
     need = growth_of_step(st, s, 1) if decoding > 0 else 0
     enough = need <= rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]
-    if decoding > 0 and enough and rank[s, PARTIAL] == NONE and _is_head_blocked(st, s, limits[MAX_BATCHED_TOKENS] - decoding):
+    if (
+        decoding > 0
+        and enough
+        and rank[s, PARTIAL] == NONE
+        and _is_head_blocked(st, s, limits[MAX_BATCHED_TOKENS] - decoding)
+    ):
         return _stretch(st, s, decoding)
     preempted = False
     if enough:
@@ -126,7 +133,14 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
 @inner
 def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
     """The pass, or its `steps` repetitions, ended; see state for the contract."""
-    limits, rank, req, stamp, grow, last_tokens = limits_of(st), ranks_of(st), requests_of(st), stamps_of(st), growth_of(st), ring_of(st)
+    limits, rank, req, stamp, grow, last_tokens = (
+        limits_of(st),
+        ranks_of(st),
+        requests_of(st),
+        stamps_of(st),
+        growth_of(st),
+        ring_of(st),
+    )
     if limits[EXPLICIT] == 1:
         explicit.commit(st, s, end)
         return
@@ -180,7 +194,7 @@ def growth_of_step(st, s, steps):  # type: ignore[no-untyped-def]
         steps -= cycles * size
     # Residues come up in falling order, the last one wraps round.
     base = s * size
-    residue = (1 - rank[s, STEP]) % size
+    residue = beyond_block(limits, 1 - rank[s, STEP])
     for i in range(max(0, residue - steps + 1), residue + 1):
         total += grow[base + i]
     for i in range(size - max(0, steps - residue - 1), size):
@@ -214,7 +228,7 @@ def _steps_that_fit(st, s, steps, spare):  # type: ignore[no-untyped-def]
     limits, rank = limits_of(st), ranks_of(st)
     size = limits[BLOCK_SIZE]
     grow = growth_of(st)
-    residue = (1 - rank[s, STEP]) % size
+    residue = beyond_block(limits, 1 - rank[s, STEP])
     for done in range(steps):
         spare -= grow[s * size + residue]
         if spare < 0:
@@ -244,7 +258,7 @@ def _is_head_blocked(st, s, budget):  # type: ignore[no-untyped-def]
 def _compute(st, s, r, before, after):  # type: ignore[no-untyped-def]
     """Request r computes its tokens [before, after) in this pass."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    register(st, s, r, min(after, req[r, PROMPT]) // limits[BLOCK_SIZE])
+    register(st, s, r, whole_blocks(limits, min(after, req[r, PROMPT])))
     req[r, COMPUTED] = after
     billed = bill_prompt(st, s, r, before, after)
     length = req[r, PROMPT] + req[r, GENERATED]
@@ -268,11 +282,10 @@ def _compute(st, s, r, before, after):  # type: ignore[no-untyped-def]
 def _continue_prompt(st, s, budget, now):  # type: ignore[no-untyped-def]
     """The partly computed prompt goes on; returns the budget left, -1 if it had to be preempted."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    size = limits[BLOCK_SIZE]
     r = rank[s, PARTIAL]
     before = req[r, COMPUTED]
     after = min(req[r, PROMPT] + req[r, GENERATED], before + budget)
-    fresh = (after + size - 1) // size - (before + size - 1) // size
+    fresh = blocks_for(limits, after) - blocks_for(limits, before)
     if fresh > rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]:
         _preempt(st, s, r, now)
         return -1
@@ -315,7 +328,7 @@ def _admit(st, s, budget, now):  # type: ignore[no-untyped-def]
 def _grow_one_by_one(st, s, now):  # type: ignore[no-untyped-def]
     """Blocks are short: in admission order every decoding request takes its block, at the cost of the last admitted."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    due = (1 - rank[s, STEP]) % limits[BLOCK_SIZE]
+    due = beyond_block(limits, 1 - rank[s, STEP])
     preempted = False
     r = rank[s, RUN_HEAD]
     while r != NONE:
@@ -340,7 +353,6 @@ def _grow_one_by_one(st, s, now):  # type: ignore[no-untyped-def]
 def _preempt(st, s, victim, now):  # type: ignore[no-untyped-def]
     """Recompute later: drop the victim's blocks, keep its tokens, put it first in the queue. `now` ended its last token's pass."""
     limits, rank, req, stamp, grow = limits_of(st), ranks_of(st), requests_of(st), stamps_of(st), growth_of(st)
-    size = limits[BLOCK_SIZE]
     run_remove(st, s, victim)
     if victim == rank[s, PARTIAL]:
         rank[s, PARTIAL] = NONE
@@ -356,10 +368,10 @@ def _preempt(st, s, victim, now):  # type: ignore[no-untyped-def]
         rank[s, NUM_DECODING] -= 1
         rank[s, CONTEXT_SUM] -= length
         _unschedule(st, s, victim)
-    held = (computed + size - 1) // size
+    held = blocks_for(limits, computed)
     release(st, s, victim, computed, held)
     rank[s, HELD_BLOCKS] -= held
-    rank[s, RESERVED_BLOCKS] -= (req[victim, PROMPT] + req[victim, OUTPUT] + size - 1) // size
+    rank[s, RESERVED_BLOCKS] -= blocks_for(limits, req[victim, PROMPT] + req[victim, OUTPUT])
     wait_push_front(st, s, victim)
 
 
@@ -382,7 +394,14 @@ def _unschedule(st, s, r):  # type: ignore[no-untyped-def]
 @inner
 def _first_token(st, s, r, end):  # type: ignore[no-untyped-def]
     """Request r, whose known tokens are all computed now, gets its token at `end` and decodes on, or is done."""
-    limits, rank, req, stamp, grow, last_tokens = limits_of(st), ranks_of(st), requests_of(st), stamps_of(st), growth_of(st), ring_of(st)
+    limits, rank, req, stamp, grow, last_tokens = (
+        limits_of(st),
+        ranks_of(st),
+        requests_of(st),
+        stamps_of(st),
+        growth_of(st),
+        ring_of(st),
+    )
     generated = req[r, GENERATED]
     computed = req[r, PROMPT] + generated
     if generated < req[r, OUTPUT]:
@@ -405,7 +424,7 @@ def _first_token(st, s, r, end):  # type: ignore[no-untyped-def]
     step = rank[s, STEP]
     due = step + req[r, OUTPUT] - generated
     req[r, DUE_STEP] = due
-    req[r, RESIDUE] = (computed + 1 - step) % limits[BLOCK_SIZE]
+    req[r, RESIDUE] = beyond_block(limits, computed + 1 - step)
     grow[s * limits[BLOCK_SIZE] + req[r, RESIDUE]] += 1
     rank[s, NUM_DECODING] += 1
     rank[s, CONTEXT_SUM] += computed + 1
@@ -424,10 +443,9 @@ def _first_token(st, s, r, end):  # type: ignore[no-untyped-def]
 def _leave(st, s, r, computed, end):  # type: ignore[no-untyped-def]
     """Request r is complete: give back its blocks."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    size = limits[BLOCK_SIZE]
     run_remove(st, s, r)
-    held = (computed + size - 1) // size
+    held = blocks_for(limits, computed)
     release(st, s, r, computed, held)
     rank[s, HELD_BLOCKS] -= held
-    rank[s, RESERVED_BLOCKS] -= (req[r, PROMPT] + req[r, OUTPUT] + size - 1) // size
+    rank[s, RESERVED_BLOCKS] -= blocks_for(limits, req[r, PROMPT] + req[r, OUTPUT])
     finish(st, r, DONE, end)
