@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FieldFault:
-    """One fault of one field: where (JSON pointer, or query parameter), what was given, what is wrong, what would do."""
+    """One fault of one field: where (JSON pointer or query parameter), what was given, what is wrong, what would do."""
 
     pointer: str
     value: object

@@ -25,7 +25,8 @@ def show(_arguments: argparse.Namespace) -> None:
         for row in list_keys(db):
             state = f"revoked {row.revoked_at:%Y-%m-%d}" if row.revoked_at else "valid"
             print(
-                f"{row.id}  {row.project:20}  {','.join(row.scopes):20}  {row.created_at:%Y-%m-%d}  {state:18}  {row.name}"
+                f"{row.id}  {row.project:20}  {','.join(row.scopes):18}  {row.created_at:%Y-%m-%d}  {state:18}",
+                row.name,
             )
 
 

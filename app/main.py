@@ -9,7 +9,6 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 from starlette.concurrency import run_in_threadpool
-from workers.plan import plan as make_plan
 
 from app.auth import has_keys, is_loopback
 from app.config import SERVICE_VERSION, settings
@@ -26,6 +25,7 @@ from app.schemas.study import SmartSearchConfig
 from app.studies import read_versions
 from app.wake import Waker
 from workers.errors import EvaluationError
+from workers.plan import plan as make_plan
 from workers.rescue import Rescuer
 
 log = structlog.get_logger()

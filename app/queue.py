@@ -1,7 +1,7 @@
 """The Celery instance, task names, and the only senders of messages.
 
-A message carries ids and is only a wake-up call: losing or repeating one is harmless, since the rows say what there is to
-do. Sending therefore never fails a caller: a broker that is away costs one short attempt and a log line.
+A message carries ids and is only a wake-up call: losing or repeating one is harmless, since the rows say what there is
+to do. Sending therefore never fails a caller: a broker that is away costs one short attempt and a log line.
 """
 
 from functools import lru_cache
@@ -33,7 +33,8 @@ def _queue(name: str) -> Queue:
 
 
 def _celery() -> Celery:
-    """The Celery application. Each setting answers a measured loss or delay: docs/adr says which.
+    """The Celery application. Late acknowledgement and rejection keep the message of a killed process; the visibility
+    timeout is only the slow way back, since the rescuer re-sends from the rows within seconds.
 
     The queues' names sort, studies before trials, so that a conductor step never waits behind a queue of replays.
     """

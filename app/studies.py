@@ -194,7 +194,10 @@ def delete_study(caller: Caller, study_id: UUID) -> None:
 
 
 def trace_summary(caller: Caller, config: SmartSearchConfig) -> dict[str, object] | None:
-    """What is known of the trace that a configuration names; None for synthetic traffic. Raises: InvalidRequestError."""
+    """What is known of the trace that a configuration names; None for synthetic traffic.
+
+    Raises: InvalidRequestError.
+    """
     if config.workload.trace_path is None:
         return None
     with transaction() as db:
@@ -215,13 +218,13 @@ def read_versions(study_ids: Collection[UUID]) -> dict[UUID, int]:
     """The current version of each existing study among the ids."""
     with transaction() as db:
         query = select(StudyRow.id, StudyRow.version).where(StudyRow.id.in_(study_ids))
-        return {study_id: version for study_id, version in db.execute(query)}
+        return dict(db.execute(query).all())
 
 
 def count_by_status(db: Session) -> dict[str, int]:
     """Studies by status."""
     query = select(StudyRow.status, func.count()).group_by(StudyRow.status)
-    return {status: num for status, num in db.execute(query)}
+    return dict(db.execute(query).all())
 
 
 def count_trials_by_status(db: Session) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Waiting for a study to change: one Redis subscription per API process, however many clients wait.
 
-Announcements are a courtesy: if none comes (Redis is away, a message was lost), one query a second over all studies that
-somebody waits for finds the new versions.
+Announcements are a courtesy: if none comes (Redis is away, a message was lost), one query a second over all studies
+that somebody waits for finds the new versions.
 """
 
 import asyncio

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from workers.cases import ReferenceCase
-from workers.replay.outcomes import COMPLETED, REJECTED, Outcomes
+from workers.replay.outcomes import COMPLETED, UNFINISHED, Outcomes
 
 EXACT, AIC = 1e-9, 2e-3
 # The reference answers these from a quantile sketch that is up to 0.1 % off the true value; the rest is rounding.
@@ -77,12 +77,11 @@ def compare_metrics(
 
 
 def request_rows(case: ReferenceCase, outcomes: Outcomes) -> list[dict[str, Any]]:
-    """One mapping per request that arrived, under the reference's field names."""
+    """One mapping per request that ended, under the reference's field names; it lists no unfinished ones either."""
     batch = case.batch
     pool = case.fleet.agg or case.fleet.decode
     ranks = pool.attention_dp if pool else 1
     turn = np.arange(batch.num_requests) - np.searchsorted(batch.session, batch.session)
-    status = {COMPLETED: "completed", REJECTED: "rejected"}
     return [
         {
             "session_id": case.session_names[batch.session[r]],
@@ -100,9 +99,9 @@ def request_rows(case: ReferenceCase, outcomes: Outcomes) -> list[dict[str, Any]
             "decode_worker_idx": _index(outcomes.worker[r] * ranks + max(outcomes.dp_rank[r], 0)),
             "worker": _index(outcomes.worker[r]),
             "dp_rank": _index(outcomes.dp_rank[r]),
-            "terminal_status": status.get(int(outcomes.status[r]), "unfinished"),
+            "terminal_status": "completed" if outcomes.status[r] == COMPLETED else "rejected",
         }
-        for r in np.flatnonzero(~np.isnan(outcomes.arrival_ms))
+        for r in np.flatnonzero(outcomes.status != UNFINISHED)
     ]
 
 

@@ -7,9 +7,7 @@ A study's labels tell it what to do (all optional): `trials` in all, `trial_ms` 
 import importlib
 import os
 import signal
-import sys
 import time
-import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -109,22 +107,6 @@ def _verdict(config: Any, each: Deployment, number: int, should_stop: Callable[[
     report: dict[str, Any] = {"metrics": metrics, "timeline": {"t_ms": list(range(200))}}
     wall_s = time.monotonic() - started
     return Verdict(TrialStatus.FEASIBLE, None, score, values, {"concurrency": 8}, metrics, report, wall_s)
-
-
-def _stub_missing() -> None:
-    for name, member in (
-        ("workers.evaluate", "evaluate_many"),
-        ("workers.search.search", "Search"),
-        ("workers.replay.warm", "warm"),
-    ):
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            sys.modules[name] = types.ModuleType(name)
-            setattr(sys.modules[name], member, lambda: None)
-
-
-_stub_missing()
 
 
 def install(put: Callable[[object, str, object], None] = setattr) -> None:

@@ -86,7 +86,17 @@ def candidates(study_id: UUID) -> list[CandidateRow]:
 def results(study_id: UUID) -> list[tuple[Any, ...]]:
     """What must be the same in every run of one configuration: ids and times left out."""
     return [
-        (row.number, row.place, row.rank, row.on_front, row.deployment, row.score, row.objectives, row.metrics, row.load)
+        (
+            row.number,
+            row.place,
+            row.rank,
+            row.on_front,
+            row.deployment,
+            row.score,
+            row.objectives,
+            row.metrics,
+            row.load,
+        )
         for row in candidates(study_id)
     ]
 

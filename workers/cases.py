@@ -61,6 +61,13 @@ def read_case(case: Config, traces_dir: Path | None = None) -> ReferenceCase:
     Raises: UnsupportedError for features the replay does not model; ValueError (TraceFaultError for traces) for
     configurations that the peer refuses too; OSError when a trace cannot be read.
     """
+    try:
+        return _read(case, traces_dir)
+    except KeyError as error:
+        raise ValueError(f"the case lacks {error.args[0]!r}") from error
+
+
+def _read(case: Config, traces_dir: Path | None) -> ReferenceCase:
     config = case["config"]
     _refuse_unmodelled(config)
     dialect: Dialect = "spica" if case.get("stack") == "dynamo" else "cli"

@@ -1,7 +1,7 @@
 """One message's worth of trials: claim them, evaluate them in one call of the pure half, hand the verdicts in.
 
-A chunk is cut by estimated time, so its size depends on the machine; the verdicts do not: each trial is evaluated by its
-own configuration alone, and keeps its own row, status and attempt.
+A chunk is cut by estimated time, so its size depends on the machine; the verdicts do not: each trial is evaluated by
+its own configuration alone, and keeps its own row, status and attempt.
 """
 
 import time

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import structlog
-from app.schemas.plan import Plan
 from sqlalchemy import func
 
 from app.config import settings
@@ -29,6 +28,7 @@ from app.errors import SpicaError, TransitionRefusedError
 from app.ids import fingerprint
 from app.queue import announce, wake_trials
 from app.schemas.deployment import Deployment
+from app.schemas.plan import Plan
 from app.schemas.status import STUDY_TERMINAL, StudyStatus
 from app.schemas.study import SmartSearchConfig
 from app.traces.store import stored_trace
@@ -156,8 +156,10 @@ def _between_rounds(study: StudyRow) -> Step | None:
     search = Search(config, Plan.model_validate(study.plan), study.seed)
     room = min(ROUND_TRIALS, settings().max_trials - study.num_trials)
     proposals = search.ask(known.told, room) if room > 0 else []
-    coverage = endings.coverage_document(search.coverage(known.told))
     trials = _new_trials(known, proposals)
+    # The coverage costs the sampler as much as an ask: computed for the end, and now and then on the way.
+    is_told = not trials or len(known.told) >= 2 * (study.coverage or {"evaluated": 0})["evaluated"]
+    coverage = endings.coverage_document(search.coverage(known.told)) if is_told else study.coverage
     with transaction() as db:
         locked = lock_study(db, study.id)
         if locked is None or (locked.status, locked.round) != (study.status, study.round):

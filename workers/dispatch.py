@@ -61,8 +61,8 @@ def chunk_size(num_trials: int, parallel: int, trial_s: float) -> int:
 def cut(trials: Sequence[tuple[int, int]], size: int) -> list[tuple[int, int]]:
     """Ranges of consecutive trial numbers from (number, attempt) pairs in order of number.
 
-    Trials whose worker died travel in ever smaller company, in the end alone: the one that kills its worker must not use
-    up the attempts of its neighbours.
+    Trials whose worker died travel in ever smaller company, in the end alone: the one that kills its worker must not
+    use up the attempts of its neighbours.
     """
     chunks: list[tuple[int, int]] = []
     start = 0

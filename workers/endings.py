@@ -64,7 +64,7 @@ def end_study(db: Session, study: StudyRow, cause: dict[str, Any] | None) -> int
 
 
 def cancel_study(db: Session, study: StudyRow, *, force: bool) -> int | None:
-    """Carry out a requested cancel as far as possible (`lifecycle.finish_cancel`); what was found is ranked and stays."""
+    """Carry out a requested cancel as far as possible (`lifecycle.finish_cancel`); what was found is ranked."""
     version = finish_cancel(db, study, force=force)
     if version is not None:
         ledger.write_ranking(db, study, ledger.results_so_far(db, study))

@@ -62,7 +62,12 @@ def plan_run(workload: Workload, deployment: Deployment, trace: TraceFile | None
 def fleet(deployment: Deployment, capacities: Mapping[str, RoleCapacity]) -> Fleet:
     """The engines of a deployment. Raises: UnsupportedError without performance data."""
     pools = {name: _pool(deployment, name, role, capacities[name]) for name, role in deployment.roles.items()}
-    return Fleet(**pools, router=_router(deployment.router))
+    return Fleet(
+        agg=pools.get("agg"),
+        prefill=pools.get("prefill"),
+        decode=pools.get("decode"),
+        router=_router(deployment.router),
+    )
 
 
 def context_limit(deployment: Deployment) -> int | None:

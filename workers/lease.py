@@ -1,7 +1,7 @@
 """Leases: a heartbeat thread that keeps claimed trials ours, and the question `should_stop` that every replay asks.
 
-The thread also watches for a cancel, once a second, and for a worker that is asked to leave. Replays run without the GIL
-for most of their time, so the thread gets its turn.
+The thread also watches for a cancel, once a second, and for a worker that is asked to leave. Replays run without the
+GIL for most of their time, so the thread gets its turn.
 """
 
 import multiprocessing

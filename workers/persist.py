@@ -1,7 +1,7 @@
 """The verdict transaction: statuses, candidates, reports and the study's new version, all or nothing.
 
-Many trials share one transaction, yet each is fenced by its own attempt: a trial whose lease was lost in the meantime is
-left out, and its neighbours are not affected.
+Many trials share one transaction, yet each is fenced by its own attempt: a trial whose lease was lost in the meantime
+is left out, and its neighbours are not affected.
 """
 
 import math
@@ -33,7 +33,7 @@ _compressor = zstandard.ZstdCompressor(level=1)
 
 
 class Outcome(NamedTuple):
-    """A claimed trial with its verdict; the candidate's id is chosen here, so that a repeated commit writes the same."""
+    """A claimed trial with its verdict; the candidate's id is chosen here: a repeated commit writes the same."""
 
     claim: Claim
     deployment: Deployment
@@ -54,7 +54,7 @@ def outcome(claim: Claim, deployment: Deployment, verdict: Verdict) -> Outcome:
 
 
 def persist(study_id: UUID, outcomes: Sequence[Outcome], *, cancelled: Sequence[Claim] = ()) -> None:
-    """Write verdicts, and claims that end by a cancel; waits for a database that is away, then tells the new version."""
+    """Write verdicts, and claims that end by a cancel; waits for a database that is away, then tells the version."""
     endings = [_ending(each) for each in outcomes] + [_cancelled(claim) for claim in cancelled]
     if not endings:
         return

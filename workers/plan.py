@@ -10,7 +10,8 @@ from workers.search.facts import Facts
 from workers.search.knobs import ROLES, distinct
 from workers.search.outlook import nearest, problem, warnings
 from workers.search.room import TraceSummary, capacities, requests_over_context, resolved_load
-from workers.search.space import Branch, Excluded, Space
+from workers.search.sieve import Excluded
+from workers.search.space import Branch, Space
 from workers.search.study_space import catalog_facts, study_space
 from workers.timing import perf_data
 

@@ -2,8 +2,8 @@
 
 Four things can go missing: a worker in the middle of trials (their lease expires), the message for sent trials, the
 message for a study, and the worker that should act on a cancel. Each has its query. Sweeps run in every worker's main
-process and in every API process; an advisory lock lets one in at a time. Each finding is settled in a transaction of its
-own by the guarded moves of `app.db.lifecycle`, so a sweep that is late, doubled or cut off does no harm.
+process and in every API process; an advisory lock lets one in at a time. Each finding is settled in a transaction of
+its own by the guarded moves of `app.db.lifecycle`, so a sweep that is late, doubled or cut off does no harm.
 """
 
 import threading

@@ -2,11 +2,11 @@
 
 The seam, as both halves rely on it:
 
-- `workers.evaluate.evaluate_many(config, deployments, trace, should_stop)` yields exactly one verdict per deployment, in
-  the order given. It yields early and often: the thin half persists what it has once a second.
-- `should_stop()` is cheap and may be called often. When it answers True, the deployments that could not be finished get
-  TIMED_OUT verdicts with code EXCEEDED_RUNTIME (the thin half turns them into CANCELLED if it was a cancel), and the
-  iterator goes on; `should_stop` starts anew after each verdict taken from the iterator.
+- `workers.evaluate.evaluate_many(config, deployments, trace, should_stop)` yields exactly one verdict per deployment,
+  in the order given. It yields early and often: the thin half persists what it has twice a second.
+- `should_stop()` is cheap and may be called often. When it answers True, the deployments that could not be finished
+  get TIMED_OUT verdicts with code EXCEEDED_RUNTIME (the thin half turns them into CANCELLED if it was a cancel), and
+  the iterator goes on; `should_stop` starts anew after each verdict taken from the iterator.
 - Errors of one deployment become its own verdict (FAILED, code REPLAY_ERROR), never an exception of the iterator. An
   exception that escapes fails the deployments without verdict, each with REPLAY_ERROR.
 """

@@ -12,9 +12,6 @@ from typing import Any
 
 BACKENDS = ("vllm", "sglang", "trtllm")
 
-ShapeTuple = tuple[int, int, int, int]
-"""(tp, attention_dp, moe_tp, moe_ep) with pp = 1."""
-
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
@@ -53,8 +50,11 @@ PACKAGE: tuple[str, str] = (_RAW["package"]["distribution"], _RAW["package"]["ve
 MODELS = MappingProxyType({name: ModelFacts(name=name, **facts) for name, facts in _RAW["models"].items()})
 HARDWARE = MappingProxyType({name: HardwareFacts(name=name, **facts) for name, facts in _RAW["hardware"].items()})
 
-DENSE_SHAPES: tuple[ShapeTuple, ...] = tuple((tp, dp, mt, me) for tp, dp, mt, me in _RAW["shapes"]["dense"])
-MOE_SHAPES: tuple[ShapeTuple, ...] = tuple((tp, dp, mt, me) for tp, dp, mt, me in _RAW["shapes"]["moe"])
+_MODELS_WITH_DATA = {
+    (hardware, backend): frozenset(models)
+    for hardware, backends in _RAW["data"].items()
+    for backend, models in backends.items()
+}
 
 
 def data_version(hardware: str, backend: str) -> str | None:
@@ -68,17 +68,6 @@ def available_versions(hardware: str, backend: str) -> tuple[str, ...]:
     return tuple(_RAW["versions"].get(hardware, {}).get(backend, ()))
 
 
-def shapes_of(model: str) -> tuple[ShapeTuple, ...]:
-    """Every shape of up to 16 GPUs that the search considers for the model, data or not; KeyError if unknown."""
-    return MOE_SHAPES if MODELS[model].is_moe else DENSE_SHAPES
-
-
-def shapes_with_data(model: str, hardware: str, backend: str) -> frozenset[ShapeTuple]:
-    """Shapes whose prefill and decode times the package knows; memory is another question."""
-    mask = int(_RAW["data"].get(hardware, {}).get(backend, {}).get(model, "0"), 16)
-    return frozenset(shape for bit, shape in enumerate(shapes_of(model)) if mask >> bit & 1)
-
-
 def has_data(model: str, hardware: str, backend: str) -> bool:
-    """Whether at least one shape of the model has data on the pair."""
-    return model in _RAW["data"].get(hardware, {}).get(backend, {})
+    """Whether the package can time the model on the pair in some shape; single shapes may still lack data or memory."""
+    return model in _MODELS_WITH_DATA.get((hardware, backend), frozenset())

@@ -1,8 +1,8 @@
 """The only writer of `status` columns: every move is one guarded UPDATE, and every visible change raises the version.
 
 Lock order, kept by every transaction that writes: the study row first, then its trials. Hence no deadlocks between the
-conductor, workers, the rescuer and the verbs, whatever their number. The study's counters change under that lock together
-with the trials they count.
+conductor, workers, the rescuer and the verbs, whatever their number. The study's counters change under that lock
+together with the trials they count.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -110,9 +110,9 @@ _NEW_TRIAL_COLUMNS = ("study_id", "number", "round", "status", "deployment", "de
 _COPY_TWINS = text("""
     INSERT INTO trials (study_id, number, round, status, deployment, deployment_sha256, cache_hit, reason_code,
                         reason_detail, score, objectives, rejected, wall_s, candidate_id, finished_at)
-    SELECT twin.study_id, v.number, :round, twin.status, twin.deployment, twin.deployment_sha256, true, twin.reason_code,
-           twin.reason_detail, twin.score, twin.objectives, twin.rejected, 0, twin.candidate_id, clock_timestamp()
-    FROM unnest(CAST(:numbers AS int[]), CAST(:twins AS int[])) AS v(number, twin)
+    SELECT twin.study_id, v.number, :round, twin.status, twin.deployment, twin.deployment_sha256, true,
+           twin.reason_code, twin.reason_detail, twin.score, twin.objectives, twin.rejected, 0, twin.candidate_id,
+    clock_timestamp() FROM unnest(CAST(:numbers AS int[]), CAST(:twins AS int[])) AS v(number, twin)
     JOIN trials AS twin ON twin.study_id = :study_id AND twin.number = v.twin
     RETURNING status
 """)
@@ -162,7 +162,7 @@ _CLAIM = text("""
 
 
 def claim_trials(db: Session, study_id: UUID, first: int, last: int, lease_s: float) -> list[Claim]:
-    """Take every queued trial numbered first..last, in trial order; empty when others have them or a cancel is pending."""
+    """Take every queued trial numbered first..last, in trial order; none if others have them or a cancel is pending."""
     study = lock_study(db, study_id)
     if study is None or study.status != StudyStatus.RUNNING or study.cancel_requested_at is not None:
         return []
@@ -206,7 +206,8 @@ def end_trials(db: Session, study_id: UUID, endings: Sequence[Ending]) -> set[in
     The caller holds the study's lock and raises no version itself: this does.
     """
     document = orjson.dumps(endings, option=orjson.OPT_SERIALIZE_DATACLASS).decode()
-    accepted = {number: status for number, status in db.execute(_END, {"study_id": study_id, "endings": document})}
+    parameters = {"study_id": study_id, "endings": document}
+    accepted: dict[int, str] = dict(db.execute(_END, parameters).all())
     num_late = len(endings) - len(accepted)
     if num_late:
         log.warning("late_verdicts_dropped", study_id=str(study_id), count=num_late)
@@ -233,8 +234,8 @@ def give_back_trials(db: Session, study_id: UUID, claims: Sequence[Claim]) -> No
 
 _REQUEUE = text("""
     UPDATE trials SET status = 'queued', lease_expires_at = NULL, started_at = NULL, chunk = NULL, sent_at = NULL
-    WHERE study_id = :study_id AND status = 'running' AND lease_expires_at < clock_timestamp() AND attempt < :max_attempts
-    RETURNING number
+    WHERE study_id = :study_id AND status = 'running' AND lease_expires_at < clock_timestamp() AND attempt <
+    :max_attempts RETURNING number
 """)
 _GIVE_UP = text("""
     UPDATE trials SET status = 'failed', lease_expires_at = NULL, finished_at = clock_timestamp(),
@@ -246,7 +247,7 @@ _GIVE_UP = text("""
 
 
 def rescue_trials(db: Session, study_id: UUID, max_attempts: int) -> int | None:
-    """Requeue trials whose lease has expired, or fail them after the last attempt; the new version, None if none were."""
+    """Requeue trials whose lease has expired, or fail them after the last attempt; the new version, None if none."""
     if lock_study(db, study_id) is None:
         return None
     requeued = list(db.scalars(_REQUEUE, {"study_id": study_id, "max_attempts": max_attempts}))
@@ -266,7 +267,7 @@ _CANCEL_TRIALS = text("""
 
 
 def cancel_trials(db: Session, study_id: UUID, detail: str, *, running_too: bool) -> int:
-    """Cancel open trials; how many. A running one cancelled here loses its verdict to the fence. Caller holds the lock."""
+    """Cancel open trials; how many. The caller holds the lock. A running one loses its verdict to the fence."""
     parameters = {"study_id": study_id, "detail": detail, "running_too": running_too}
     cancelled = len(list(db.scalars(_CANCEL_TRIALS, parameters)))
     if cancelled:

@@ -81,8 +81,8 @@ class TraceRow(Base):
 class StudyRow(Base):
     """One search. `version` rises with every visible change; the counters equal the trial rows at every commit.
 
-    round: rounds asked for so far. woken_at: when a message was last sent for it. ranked_at: when places were last written.
-    num_late: verdicts that came after their lease was lost, and were dropped.
+    round: rounds asked for so far. woken_at: when a message was last sent for it. ranked_at: when places were last
+    written. num_late: verdicts that came after their lease was lost, and were dropped.
     """
 
     __tablename__ = "studies"
@@ -140,8 +140,8 @@ _OPEN_TRIAL = text("status IN ('queued', 'running')")
 class TrialRow(Base):
     """One ask of the sampler, with a life cycle.
 
-    attempt: times it was claimed; the fence of its verdict. chunk: number of the first trial of the message that carries
-    it, NULL until sent. sent_at: when that message was last sent.
+    attempt: times it was claimed; the fence of its verdict. chunk: number of the first trial of the message that
+    carries it, NULL until sent. sent_at: when that message was last sent.
     """
 
     __tablename__ = "trials"
@@ -220,7 +220,7 @@ class CandidateRow(Base):
 
 
 class ReportRow(Base):
-    """The trace report of one candidate, as zstd-compressed JSON: written in bulk, read one at a time, never searched."""
+    """The trace report of one candidate, as zstd-compressed JSON: written in bulk, read singly, never searched."""
 
     __tablename__ = "reports"
 

@@ -37,7 +37,7 @@ class RefusedError(Exception):
 
 @dataclass(slots=True)
 class Submission:
-    """A document as read, the faults of its text, and the trace that came with it."""
+    """A document as read, the faults of its text, and the trace that came with it, for the receiver to close."""
 
     document: Any
     faults: list[Fault] = field(default_factory=list)
@@ -118,8 +118,12 @@ async def _read_parts(request: Request) -> Submission:
         fault = f"is not a multipart form: {getattr(error, 'message', 'the boundary is missing')}"
         remedy = "send the parts config and trace"
         raise RefusedError(422, [Fault(pointer="", value=None, fault=fault, remedy=remedy)]) from error
-    _check_parts(form)
-    reading = await _config_part(form["config"])
+    try:
+        _check_parts(form)
+        reading = await _config_part(form["config"])
+    except RefusedError:
+        await form.close()
+        raise
     trace = form.get("trace")
     return Submission(reading.document, reading.faults, trace if isinstance(trace, UploadFile) else None)
 
@@ -146,6 +150,7 @@ async def _config_part(part: UploadFile | str) -> Reading:
     if isinstance(part, str):
         return read_document(_guess(part), part.encode())
     body = await part.read(MAX_CONFIG_BYTES + 1)
+    await part.close()
     kind = part.content_type or ""
     if (part.filename or "").lower().endswith((".yaml", ".yml")):
         kind = "application/yaml"

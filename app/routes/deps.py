@@ -29,8 +29,8 @@ class Access(NamedTuple):
 class Door:
     """Opens a transaction for a caller with a scope.
 
-    Not a session handed in by the framework: a connection is held only while a thread works with it, so waiting requests
-    can never starve working ones of connections.
+    Not a session handed in by the framework: a connection is held only while a thread works with it, so waiting
+    requests can never starve working ones of connections.
     """
 
     def __init__(self, request: Request) -> None:

@@ -147,7 +147,7 @@ class TrialPage(BaseModel):
 
 
 class MetricComparison(BaseModel):
-    """One metric of both winners. ratio: this study over the baseline; null where one is missing or the baseline is 0."""
+    """One metric of both winners. ratio: this study over the baseline; null if one is missing or the baseline is 0."""
 
     metric: str
     is_objective: bool

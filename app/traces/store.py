@@ -1,7 +1,7 @@
 """Stored traces: what a `trace_path` may name, and nothing else.
 
-A path is a client's word: an id, `sha256:<hex>` or alias of an uploaded trace of the caller's project. Whatever it fails
-to name is refused in the same words, so that the answer does not tell whether a file exists.
+A path is a client's word: an id, `sha256:<hex>` or alias of an uploaded trace of the caller's project. Whatever it
+fails to name is refused in the same words, so that the answer does not tell whether a file exists.
 """
 
 import re

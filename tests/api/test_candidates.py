@@ -114,7 +114,9 @@ def test_accept_header_decides_by_quality(client: Client, desk: Desk) -> None:
 
     def kind(accept: str) -> str:
         answer = client.get(path, headers={"accept": accept})
-        return answer.headers["content-type"].partition(";")[0] if answer.status_code == 200 else str(answer.status_code)
+        return (
+            answer.headers["content-type"].partition(";")[0] if answer.status_code == 200 else str(answer.status_code)
+        )
 
     assert kind("*/*") == "application/json"
     assert kind("text/csv;q=0.5, application/json;q=0.1") == "text/csv"

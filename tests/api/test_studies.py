@@ -233,9 +233,7 @@ class TestIdempotencyKey:
 
     def test_twenty_at_once_give_one_study(self, client: Client) -> None:
         answers: list[Any] = []
-        threads = [
-            threading.Thread(target=lambda: answers.append(_post(client, headers=self.KEY))) for _ in range(20)
-        ]
+        threads = [threading.Thread(target=lambda: answers.append(_post(client, headers=self.KEY))) for _ in range(20)]
         for thread in threads:
             thread.start()
         for thread in threads:

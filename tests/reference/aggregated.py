@@ -1,9 +1,10 @@
-"""The clock of an aggregated fleet: what happens at one instant, and in which order (traffic specification, section 1)."""
+"""The clock of an aggregated fleet: what happens at one instant, in which order (traffic specification, 1)."""
 
 from math import inf
 
 from app.schemas.status import ReasonCode
 from tests.reference.engine_group import EngineGroup
+from tests.reference.kv_routing import KvRouting
 from tests.reference.releases import Releases
 from tests.reference.routing import RoundRobin
 from tests.reference.sequence import Sequence
@@ -21,7 +22,8 @@ class AggregatedReplay:
     def __init__(self, fleet: Fleet, batch: RequestBatch, sequences: list[Sequence]) -> None:
         assert fleet.agg is not None
         self.groups = [EngineGroup(fleet.agg, number) for number in range(fleet.agg.replicas)]
-        self.router = RoundRobin(fleet.agg.replicas, fleet.agg.attention_dp)
+        self.kv_routing = KvRouting(fleet.router, fleet.agg) if fleet.router else None
+        self.routing = self.kv_routing or RoundRobin(fleet.agg.replicas, fleet.agg.attention_dp)
         self.releases = Releases(batch, sequences)
         self.stop_after_ms = inf if batch.stop_after_ms is None else batch.stop_after_ms
         self.decode_replicas = fleet.agg.replicas
@@ -45,7 +47,10 @@ class AggregatedReplay:
         for group in self.groups:
             if group.end_ms is None or group.end_ms > self.now:
                 continue
-            for seq in group.finish_pass():
+            ended = group.finish_pass()
+            if self.kv_routing:
+                self.kv_routing.pass_ended(group, ended)
+            for seq in ended:
                 seq.status = REJECTED if seq.index in group.rejected else COMPLETED
                 seq.end_ms = self.now
                 self.releases.ended(seq, self.now)
@@ -53,7 +58,7 @@ class AggregatedReplay:
 
     def _release(self) -> None:
         for seq in self.releases.pop_due(self.now):
-            seq.worker, seq.dp_rank = self.router.pick()
+            seq.worker, seq.dp_rank = self.routing.pick(seq)
             self.groups[seq.worker].ranks[seq.dp_rank].submit(seq)
 
     def _start_passes(self) -> None:

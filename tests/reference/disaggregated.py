@@ -6,13 +6,14 @@ from math import inf
 
 from app.schemas.status import ReasonCode
 from tests.reference.engine_group import EngineGroup
-from tests.reference.handoff_ranks import SglangDecodeRank, VllmDecodeRank
+from tests.reference.handoff_ranks import SglangDecodeRank, SglangPrefillRank, VllmDecodeRank, VllmPrefillRank
+from tests.reference.kv_routing import KvRouting
 from tests.reference.releases import Releases
 from tests.reference.routing import RoundRobin
 from tests.reference.sequence import Sequence
 from workers.errors import StuckError
-from workers.replay.fleet import Fleet
-from workers.replay.outcomes import COMPLETED, REJECTED
+from workers.replay.fleet import Fleet, KvRouter, Pool
+from workers.replay.outcomes import COMPLETED, REJECTED, UNFINISHED
 from workers.traffic.requests import RequestBatch
 
 
@@ -26,6 +27,7 @@ class HandOver:
     target: tuple[int, int] = (-1, -1)
     cached_tokens: int = 0
     lands_ms: float = inf
+    place: int = 0
     active: bool = False
 
 
@@ -36,10 +38,11 @@ class DisaggregatedReplay:
         assert fleet.prefill is not None
         assert fleet.decode is not None
         self.fleet = fleet
+        self.sequences = sequences
         self.prefills = [EngineGroup(fleet.prefill, number) for number in range(fleet.prefill.replicas)]
         self.decodes = [EngineGroup(fleet.decode, number) for number in range(fleet.decode.replicas)]
-        self.prefill_router = RoundRobin(fleet.prefill.replicas, fleet.prefill.attention_dp, flat=True)
-        self.decode_router = RoundRobin(fleet.decode.replicas, fleet.decode.attention_dp, flat=True)
+        self.prefill_routing = _routing(fleet.router, fleet.prefill)
+        self.decode_routing = _routing(fleet.router, fleet.decode)
         self.destination_first = fleet.prefill.backend == "sglang"
         self.releases = Releases(batch, sequences)
         self.stop_after_ms = inf if batch.stop_after_ms is None else batch.stop_after_ms
@@ -70,8 +73,8 @@ class DisaggregatedReplay:
             self._hand_over()
             self._start_passes()
             self.may_serve = dict.fromkeys(self.targets, 0)
-        if self.by_prefill:
-            raise StuckError(ReasonCode.REPLAY_STUCK, f"{len(self.by_prefill)} requests cannot go on")
+        if stuck := sum(seq.status == UNFINISHED for seq in self.sequences):
+            raise StuckError(ReasonCode.REPLAY_STUCK, f"{stuck} requests cannot go on")
 
     def _next_moment(self) -> float:
         ends = [g.end_ms for g in self.prefills + self.decodes if g.end_ms is not None]
@@ -83,20 +86,25 @@ class DisaggregatedReplay:
         """Completions due now, prefill engines first, each role by ascending engine; then the new hand-overs."""
         prefilled: list[HandOver] = []
         for group in self._due(self.prefills):
-            for seq in group.finish_pass():
+            for seq in self._end_pass(group, self.prefill_routing):
                 prefilled += self._prefilled(seq, rejected=seq.index in group.rejected)
-            self.computed_prefill += sum(result.computed_prefill for result in group.results)
         for group in self._due(self.decodes):
             self.may_serve.update({(group.number, rank): 1 for rank in range(len(group.ranks))})
-            for seq in group.finish_pass():
+            for seq in self._end_pass(group, self.decode_routing):
                 self._ended(seq, COMPLETED)
-            self.computed_prefill += sum(result.computed_prefill for result in group.results)
         self._serve_queues()
         for over in prefilled:
             if self.destination_first:
                 self._depart(over)
             else:
                 self._request_destination(over)
+
+    def _end_pass(self, group: EngineGroup, routing: RoundRobin | KvRouting) -> list[Sequence]:
+        ended = group.finish_pass()
+        self.computed_prefill += sum(result.computed_prefill for result in group.results)
+        if isinstance(routing, KvRouting):
+            routing.pass_ended(group, ended)
+        return ended
 
     def _due(self, groups: list[EngineGroup]) -> Iterable[EngineGroup]:
         return [g for g in groups if g.end_ms is not None and g.end_ms <= self.now]
@@ -134,23 +142,25 @@ class DisaggregatedReplay:
             self._queue_prompt(over)
 
     def _queue_prompt(self, over: HandOver) -> None:
-        over.source = self.prefill_router.pick()
+        over.source = self.prefill_routing.pick(over.prefill)
         over.decode.prefill_worker = over.source[0]
         self.prefills[over.source[0]].ranks[over.source[1]].submit(over.prefill)
 
     def _request_destination(self, over: HandOver) -> None:
-        """Queue for room on a decode rank; one between passes with an empty queue answers at once."""
-        over.target = self.decode_router.pick()
+        """Queue for room on a decode rank; one between passes serves the head of its queue at once."""
+        over.target = self.decode_routing.pick(over.decode)
         over.decode.worker, over.decode.dp_rank = over.target
-        queue = self.requested[over.target]
-        queue.append(over)
-        if len(queue) == 1 and not self.decodes[over.target[0]].is_busy:
+        self.requested[over.target].append(over)
+        if not self.decodes[over.target[0]].is_busy:
             self._reserve_head(over.target)
 
     def _reserve_head(self, target: tuple[int, int]) -> bool:
-        """Give the first in the queue its room, if there is room."""
+        """Give the first in the queue its room, if there is room (and, SGLang apart, a slot to run in)."""
         over = self.requested[target][0]
-        cached = self._rank(target).reserve(over.decode)
+        rank = self._rank(target)
+        if not self.destination_first and len(rank.running) >= rank.pool.max_num_seqs:
+            return False
+        cached = rank.reserve(over.decode)
         if cached is None:
             return False
         self.requested[target].pop(0)
@@ -162,7 +172,8 @@ class DisaggregatedReplay:
         return True
 
     def _depart(self, over: HandOver) -> None:
-        over.lands_ms = self.now + self._transfer_ms(over)
+        over.lands_ms = self.now + (transfer_ms := self._transfer_ms(over))
+        over.place = over.decode.index if transfer_ms > 0 else 0  # at once: in the order of departure
         self.travelling.append(over)
 
     def _transfer_ms(self, over: HandOver) -> float:
@@ -184,11 +195,13 @@ class DisaggregatedReplay:
         for over in [h for h in self.held if h.active and not self.prefills[h.source[0]].is_busy]:
             self.held.remove(over)
             del self.by_prefill[over.prefill]
-            self.prefills[over.source[0]].ranks[over.source[1]].release(over.prefill)
+            source = self.prefills[over.source[0]].ranks[over.source[1]]
+            assert isinstance(source, VllmPrefillRank | SglangPrefillRank)
+            source.release(over.prefill)
 
     def _activate_landed(self) -> bool:
         landed = [h for h in self.travelling if h.lands_ms <= self.now and not self.decodes[h.target[0]].is_busy]
-        for over in sorted(landed, key=lambda h: h.lands_ms):
+        for over in sorted(landed, key=lambda h: (h.lands_ms, h.place)):
             self.travelling.remove(over)
             over.active = True
             self._rank(over.target).activate(over.decode)
@@ -196,11 +209,10 @@ class DisaggregatedReplay:
         return bool(landed)
 
     def _serve_queues(self) -> bool:
-        """One reservation per pass end and per activation; all that fit on a rank that runs nothing."""
+        """One reservation per pass end and per activation of a rank."""
         served = False
         for target, queue in self.requested.items():
-            rank = self._rank(target)
-            while queue and not self.decodes[target[0]].is_busy and (not rank.running or self.may_serve[target] > 0):
+            while queue and not self.decodes[target[0]].is_busy and self.may_serve[target] > 0:
                 if not self._reserve_head(target):
                     break
                 self.may_serve[target] -= 1
@@ -211,3 +223,9 @@ class DisaggregatedReplay:
         rank = self.decodes[target[0]].ranks[target[1]]
         assert isinstance(rank, VllmDecodeRank | SglangDecodeRank)
         return rank
+
+
+def _routing(router: KvRouter | None, pool: Pool) -> RoundRobin | KvRouting:
+    if router:
+        return KvRouting(router, pool)
+    return RoundRobin(pool.replicas, pool.attention_dp, flat=True)

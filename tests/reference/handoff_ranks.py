@@ -3,9 +3,11 @@
 Rules: traffic specification, section 5; replay-engine specification, section 14.
 """
 
-from tests.reference.sequence import Sequence
-from tests.reference.sglang import RESERVED_OUTPUT_LIMIT, SglangRank
+from tests.reference.acceptance import Acceptance
+from tests.reference.sequence import PassResult, Sequence
+from tests.reference.sglang import SglangRank
 from tests.reference.vllm import VllmRank
+from workers.replay.fleet import Pool
 
 
 class VllmPrefillRank(VllmRank):
@@ -24,7 +26,8 @@ class VllmPrefillRank(VllmRank):
 class VllmDecodeRank(VllmRank):
     """Generates all tokens of prompts whose KV arrives ready-made; recomputing what it preempted costs no time.
 
-    An arrived sequence queues behind the preempted ones, but passes them while others still wait for room here.
+    Arrived sequences queue in the order of their reservations, behind the preempted ones; they pass those while others
+    still wait for room here.
     """
 
     bills_prefill = False
@@ -44,7 +47,9 @@ class VllmDecodeRank(VllmRank):
         """The KV has landed: the sequence may run from the next pass on."""
         seq.computed = seq.prompt
         self._publish_full_blocks(seq, 0)
-        self.waiting.append(seq)
+        later = set(self.reserved[self.reserved.index(seq) :])
+        place = next((i for i, other in enumerate(self.waiting) if other in later), len(self.waiting))
+        self.waiting.insert(place, seq)
 
     def _next_waiting(self) -> Sequence | None:
         if self.others_wait:
@@ -64,22 +69,34 @@ class SglangPrefillRank(SglangRank):
 
 
 class SglangDecodeRank(SglangRank):
-    """Generates all tokens of prompts whose KV arrives ready-made."""
+    """Generates all tokens of prompts whose KV arrives ready-made; an arrived one needs a slot to run."""
+
+    def __init__(self, pool: Pool, acceptance: Acceptance) -> None:
+        super().__init__(pool, acceptance)
+        self.arrived: list[Sequence] = []
+
+    @property
+    def has_work(self) -> bool:
+        """True while any sequence waits, has arrived or runs here."""
+        return bool(self.arrived) or super().has_work
 
     def reserve(self, seq: Sequence) -> int | None:
-        """Take the prompt's room under the usual admission budget; returns the cached tokens, None if it must wait."""
-        promised = sum(min(s.remaining_output, RESERVED_OUTPUT_LIMIT) for s in self.running)
-        available = self.free + self.tree.evictable - self.ratio * promised
+        """Take the prompt's room; returns the cached tokens, None if it must wait. Outputs are not budgeted for."""
         start = self._cached_tokens(seq)
-        room = self._pages(seq.prompt - start)
-        if not room + min(seq.max_output, RESERVED_OUTPUT_LIMIT) < available or not self._hold(seq, start, room):
+        if not self._hold(seq, start, self._pages(seq.prompt - start)):
             return None
         return start
 
     def activate(self, seq: Sequence) -> None:
-        """The KV has landed: the prompt enters the tree and the sequence runs from the next pass on."""
+        """The KV has landed: the prompt enters the tree and the sequence may run from the next pass on."""
         seq.computed = seq.prompt
         self._publish(seq, seq.prompt)
-        self.running.append(seq)
+        self.arrived.append(seq)
 
-
+    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:
+        """Arrived sequences take free slots first, in the order of their arrival."""
+        while self.arrived and len(self.running) < self.pool.max_num_seqs:
+            seq = self.arrived.pop(0)
+            seq.admissions.append((now, 0))
+            self.running.append(seq)
+        return super().run_pass(now, group_pass, may_prefill)

@@ -77,6 +77,11 @@ class RadixTree:
         self.evictable += len(leaf.tokens)
         return leaf, matched
 
+    def sequences(self) -> list[Tokens]:
+        """The longest sequences held: one per leaf, from the root."""
+        paths = [list(self._path(leaf))[::-1] for leaf in self._leaves(self.root)]
+        return [np.concatenate([step.tokens for step in path]) for path in paths]
+
     def lock(self, node: Node) -> None:
         """Protect the path from the root to `node`."""
         for step in self._path(node):

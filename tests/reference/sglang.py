@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.schemas.status import ReasonCode
 from tests.reference.acceptance import Acceptance
+from tests.reference.block_pool import chain_hashes
 from tests.reference.radix_tree import Node, RadixTree
 from tests.reference.sequence import PassResult, Sequence
 from workers.errors import StuckError
@@ -58,6 +59,10 @@ class SglangRank:
         """True while any sequence waits or runs here."""
         return bool(self.waiting or self.running)
 
+    def cached_keys(self) -> set[int]:
+        """Chain hashes of the pages that the tree holds now."""
+        return {key for tokens in self.tree.sequences() for key in chain_hashes(tokens, self.page)}
+
     def submit(self, seq: Sequence) -> None:
         """A request arrives; its output is clamped to the context limit."""
         limit = self.pool.context_length
@@ -65,7 +70,7 @@ class SglangRank:
             seq.max_output = min(seq.max_output, max(0, limit - seq.prompt))
         self.waiting.append(seq)
 
-    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:  # noqa: ARG002
+    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:
         """Prefill if a batch can be formed, else decode everything that runs."""
         result = PassResult()
         self._reject_too_long(result)
@@ -157,12 +162,12 @@ class SglangRank:
         self.waiting[:0] = cut
 
     def _first_token(self, seq: Sequence, result: PassResult) -> None:
+        """The token needs a slot unless it is the only one; without a slot it comes with the next decode pass."""
+        if seq.max_output > 1 and not self._grow(seq, seq.length + 1):
+            self.running.append(seq)
+            return
         seq.generated += 1
         result.emitted.append((seq, 1))
-        if seq.remaining_output <= 0 and seq.generated == 1:
-            self._finish(seq, result)
-            return
-        assert self._grow(seq, seq.length), "room for the first token was reserved"
         if seq.remaining_output <= 0:
             self._finish(seq, result)
         else:

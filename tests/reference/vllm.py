@@ -6,9 +6,11 @@ All decisions and state changes of a pass are taken at its start; tokens carry t
 from dataclasses import dataclass, field
 from math import ceil
 
+from app.schemas.status import ReasonCode
 from tests.reference.acceptance import Acceptance
 from tests.reference.block_pool import Block, BlockPool, chain_hashes
 from tests.reference.sequence import PassResult, Sequence
+from workers.errors import StuckError
 from workers.replay.fleet import Pool
 
 
@@ -20,7 +22,9 @@ class PassWork:
     before: dict[Sequence, int] = field(default_factory=dict)
     scheduled: dict[Sequence, int] = field(default_factory=dict)
     charged: dict[Sequence, int] = field(default_factory=dict)
+    admitted: set[Sequence] = field(default_factory=set)
     preempted: bool = False
+    lost_running: bool = False
 
 
 class VllmRank:
@@ -46,6 +50,10 @@ class VllmRank:
         """True while any sequence waits or runs here."""
         return bool(self.waiting or self.running)
 
+    def cached_keys(self) -> set[int]:
+        """Chain hashes of the blocks that can be found now."""
+        return set(self.blocks.copies)
+
     def submit(self, seq: Sequence) -> None:
         """A request arrives and queues."""
         self.accept(seq)
@@ -61,7 +69,7 @@ class VllmRank:
                 seq.max_output = min(seq.max_output, max(0, self.pool.context_length - seq.prompt))
         self.keys[seq] = chain_hashes(seq.tokens, self.pool.block_size)
 
-    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:  # noqa: ARG002
+    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:
         """Form one pass at `now`, advance every sequence in it and say how long it takes."""
         work = PassWork(budget=self.pool.max_num_batched_tokens)
         result = PassResult()
@@ -77,7 +85,7 @@ class VllmRank:
             self.may_prefill = bool(self.waiting)
         self._bill_decode(work, ready, result)
         self._emit(ready, bursts, result)
-        result.effect = bool(work.scheduled or work.preempted or result.rejected or ready or result.finished)
+        result.effect = bool(work.scheduled or work.lost_running or result.rejected or ready or result.finished)
         return result
 
     # ---- phase A and B
@@ -96,7 +104,7 @@ class VllmRank:
                 break
             tokens = min(missing, work.budget)
             if tokens and self._grow_or_preempt(seq, seq.computed + tokens, work):
-                drafts = self._drafts(seq) if self._is_decoding(seq) and not self.is_trt else 0
+                drafts = self._drafts if self._is_decoding(seq) and not self.is_trt else 0
                 self._schedule(seq, seq.computed, tokens, min(tokens + drafts, work.budget), work)
 
     def _admit(self, now: float, work: PassWork, result: PassResult, defer: bool) -> None:
@@ -108,6 +116,7 @@ class VllmRank:
             if seq in self.reserved:  # its KV arrived ready-made: a slot is all it needs
                 self.reserved.remove(seq)
                 self._run(seq, now, 0)
+                work.admitted.add(seq)
                 continue
             if self._can_never_run(seq):
                 self.waiting.remove(seq)
@@ -127,6 +136,7 @@ class VllmRank:
             fresh = self._blocks_for(hit_tokens + tokens) - len(hits)
             self.held[seq] = self.blocks.take(fresh, hits)
             self._run(seq, now, hit_tokens)
+            work.admitted.add(seq)
             self._schedule(seq, hit_tokens, tokens, tokens, work)
 
     def _next_waiting(self) -> Sequence | None:
@@ -207,6 +217,8 @@ class VllmRank:
     def _grow_or_preempt(self, seq: Sequence, tokens: int, work: PassWork) -> bool:
         """Room for `tokens`, at the cost of the most recently admitted ones; False if that is the sequence itself."""
         while not self._grow(seq, tokens):
+            if self.blocks.active == len(self.held[seq]):
+                raise StuckError(ReasonCode.REPLAY_STUCK, f"request {seq.index} outgrew the KV pool it has alone")
             victim = self.running[-1]
             self._preempt(victim, work)
             if victim is seq:
@@ -223,10 +235,12 @@ class VllmRank:
         work.before.pop(victim, None)
         work.scheduled.pop(victim, None)
         work.preempted = True
+        work.lost_running |= victim not in work.admitted
 
     # ---- speculation
 
-    def _drafts(self, seq: Sequence) -> int:
+    @property
+    def _drafts(self) -> int:
         return len(self.pool.acceptance)
 
     def _make_room_for_bursts(self, work: PassWork, ready: list[Sequence]) -> dict[Sequence, int]:
@@ -247,7 +261,7 @@ class VllmRank:
     def _drafts_that_fit(self, seq: Sequence, work: PassWork) -> int:
         """Drafts verified beside the one certain token: what the budget left of them (vLLM), all (TensorRT-LLM)."""
         if self.is_trt:
-            return self._drafts(seq)
+            return self._drafts
         return work.charged.get(seq, 0) - work.scheduled.get(seq, 0)
 
     def _is_fresh(self, seq: Sequence, work: PassWork) -> bool:

@@ -87,7 +87,9 @@ def test_every_message_twice_and_every_tenth_lost_gives_the_same_result(
         seen += 1
         if seen % 10 == 0:
             execute("UPDATE studies SET updated_at = now() - interval '1 h', woken_at = now() - interval '1 h'")
-            execute("UPDATE trials SET sent_at = now() - interval '1 h' WHERE status = 'queued' AND sent_at IS NOT NULL")
+            execute(
+                "UPDATE trials SET sent_at = now() - interval '1 h' WHERE status = 'queued' AND sent_at IS NOT NULL"
+            )
             return False
         if seen % 3 == 0 and len(desk.messages) < 200:
             desk.messages.append((name, arguments))

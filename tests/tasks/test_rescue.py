@@ -15,7 +15,7 @@ from workers.rescue import _SWEEP_LOCK, prune, sweep
 pytestmark = pytest.mark.services
 
 
-def _claimed(desk: Desk, **labels: object):  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _claimed(desk: Desk, **labels: object):  # type: ignore[no-untyped-def]
     study_id = submit(**labels)
     advance(study_id)
     desk.messages.clear()

@@ -147,7 +147,7 @@ def kv_transfer_bytes_per_token(model: str, shape: ParallelShape) -> int:
 @lru_cache(maxsize=65_536)
 def _answer(question: _Question) -> KvCapacity | str:
     """The capacity, or the refusal as JSON text (so that a cached refusal is raised anew each time)."""
-    stored = _stored(question).get(question.entry)
+    stored = _file(question.file_identity).get(question.entry)
     if stored is not None:
         return json.dumps(stored) if "code" in stored else KvCapacity(**stored)
     try:
@@ -171,14 +171,21 @@ def _error(record: str) -> EvaluationError:
     return kind(ReasonCode(stored["code"]), stored["detail"], stored["numbers"])
 
 
-def _stored(question: _Question) -> dict[str, Any]:
-    payload = disk_cache.read("kv-capacity", question.file_identity)
+@lru_cache(maxsize=256)
+def _file(identity: str) -> dict[str, Any]:
+    """Stored answers by question, read once per process and kept current by `_store`."""
+    return _read(identity)
+
+
+def _read(identity: str) -> dict[str, Any]:
+    payload = disk_cache.read("kv-capacity", identity)
     return {} if payload is None else dict(json.loads(payload))
 
 
 def _store(question: _Question, record: dict[str, Any]) -> None:
-    merged = _stored(question) | {question.entry: record}
-    disk_cache.write("kv-capacity", question.file_identity, json.dumps(merged, sort_keys=True).encode())
+    known = _file(question.file_identity)
+    known |= _read(question.file_identity) | {question.entry: record}
+    disk_cache.write("kv-capacity", question.file_identity, json.dumps(known, sort_keys=True).encode())
 
 
 def _ask(question: _Question) -> KvCapacity:

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 DECODE_SLACK = 0.02
 PREFILL_SLACK = 0.05
 _CONTEXT_SAMPLES = 3
-_PREFILL_SAMPLES = 48
+_PREFILL_SAMPLES, _FEWEST_TOKENS = 64, 16
 SGLANG_CHUNK = 8192
 """SGLang's prefill chunk, tokens per pass and group; `max_num_batched_tokens` is ignored (replay-engine spec, 7.3)."""
 
@@ -124,7 +124,9 @@ def _token_ms(times: Times, load: Load, most: int, max_tokens: int) -> float:
     floor-mean lengths understate the new tokens by less than one per prompt.
     """
     best = np.inf
-    for tokens in np.unique(np.geomspace(min(load.isl, max_tokens), max_tokens, _PREFILL_SAMPLES).astype(np.int64)):
+    for tokens in np.unique(
+        np.geomspace(min(_FEWEST_TOKENS, max_tokens), max_tokens, _PREFILL_SAMPLES).astype(np.int64)
+    ):
         for n in range(1, min(most, int(tokens) // load.isl + 2) + 1):
             length = max(1, int(tokens) // n - 1)
             best = min(best, times.prefill_ns(n, length, 0) / int(tokens))

@@ -8,7 +8,7 @@ in GPUs, and ties are settled by that text. Candidates of one parallel configura
    C (isl + osl) tokens, so a larger `max_num_batched_tokens` acts as that; C requests never hold more than
    C (ceil((isl + osl) / block_size) + 1) blocks, so a larger pool acts as that (without shared tokens a cached block is
    never hit). SGLang's chunk does not depend on `max_num_batched_tokens` at all; only its pool may.
-2. their routers differ, but every role has a single engine to route to.
+2. their KV routers differ in weights, but every role has a single engine to route to.
 3. their KV routers differ in `overlap_score_credit` alone, and no two prompts share a token: every overlap is 0.
 """
 
@@ -152,7 +152,7 @@ def _routing_classes(space: Space, number: int, workload: Workload, alone: bool)
 
 def _router_signature(router: RouterConfig, workload: Workload, alone: bool) -> Hashable:
     if alone:
-        return "one engine"
+        return router.mode
     credit = router.overlap_score_credit if shares_tokens(workload) else None
     return (router.mode, credit, router.prefill_load_scale, router.temperature) + (
         (router.host_cache_hit_weight, router.disk_cache_hit_weight) if shares_tokens(workload) else ()

@@ -8,6 +8,7 @@ from app.schemas.deployment import ParallelShape
 from workers.capacity.memory import kv_tokens_per_rank
 from workers.errors import UnsupportedError
 from workers.timing import perf_data
+from workers.timing.aic import engine_identity, has_times
 
 
 class Facts(Protocol):
@@ -34,10 +35,6 @@ class Facts(Protocol):
 
     def data_version(self, backend: str) -> str | None:
         """Version of the data that answers for the backend, None if there is none on this system."""
-
-
-_PROBED = any(snapshot.has_data(model, "h200_sxm", "vllm") for model in snapshot.MODELS)
-"""Whether the catalogue says which shapes have data; one that does not rules nothing out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +71,11 @@ class CatalogFacts:
         )
 
     def has_data(self, backend: str, shape: ParallelShape) -> bool:
-        """As probed for the catalogue; a shape outside it (pipeline stages, odd widths) is left to the replay."""
-        if shape.pp > 1:
-            return True
-        asked = (shape.tp, shape.attention_dp, shape.moe_tp, shape.moe_ep)
-        if asked not in snapshot.shapes_of(self.model_name):
-            return True
-        return not _PROBED or asked in snapshot.shapes_with_data(self.model_name, self.hardware_sku, backend)
+        """As the package answers one prefill and one decode question."""
+        try:
+            return has_times(engine_identity(self.model_name, self.hardware_sku, backend, shape, self.nextn))
+        except UnsupportedError:
+            return False
 
     def data_version(self, backend: str) -> str | None:
         """Of the installed package."""

@@ -1,12 +1,14 @@
 """From a deployment back to its place in the space, so that history can be told from what is left."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.schemas.deployment import Deployment, RoleDeployment
+from workers.search.history import Told
 from workers.search.knobs import ROLES, Batching
 from workers.search.shapes import RoleConfig
 from workers.search.space import Branch, Space
@@ -20,6 +22,20 @@ class Locator:
 
     def __init__(self, space: Space) -> None:
         self._branches = {branch.mode: (number, _Tables(branch)) for number, branch in enumerate(space.branches)}
+        self._known: list[tuple[Told, Place | None]] = []
+
+    def places(self, history: Sequence[Told]) -> list[Place | None]:
+        """The place of every trial. A history that grows from round to round is not looked up anew.
+
+        Remembering is safe: an entry counts only for the very same object, which it keeps alive.
+        """
+        known = self._known
+        for index, told in enumerate(history):
+            if index == len(known):
+                known.append((told, self.place(told.deployment)))
+            elif known[index][0] is not told:
+                known[index] = (told, self.place(told.deployment))
+        return [place for _, place in known[: len(history)]]
 
     def place(self, deployment: Deployment) -> Place | None:
         """Where the deployment stands; None if it is not of the space (a client's baseline, say)."""

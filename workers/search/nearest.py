@@ -11,7 +11,7 @@ from app.schemas.study import SmartSearchConfig
 from workers.errors import EvaluationError
 from workers.search.facts import Facts
 from workers.search.shapes import ENGINE_GPUS, all_shapes, backend_can_run
-from workers.search.space import FILTER_FRACTION, FILTER_SEQS, FILTER_TOKENS
+from workers.search.sieve import FILTER_FRACTION, FILTER_SEQS, FILTER_TOKENS
 
 
 def nearest_fit(

@@ -26,6 +26,7 @@ EVALUATE_ALL = 256
 """A space of so many candidates is evaluated in full, twins and all: the client then sees every one of them."""
 
 _UNBOUNDED_REQUESTS = 10**9
+_TYPICAL_ISL, _TYPICAL_OSL = 2048, 256
 
 TimesOf = Callable[[str, ParallelShape], Times]
 """Backend and shape to step times. Raises: EvaluationError without data."""
@@ -70,6 +71,11 @@ class Outline:
     standing: NDArray[np.int64]
     order: NDArray[np.int64]
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether early results can spare later replays."""
+        return bool(np.isfinite(self.gains).any())
+
     def branch_of(self, group: int) -> int:
         """Number of the branch that a group belongs to."""
         return next(number for number in reversed(range(len(self.branches))) if self.branches[number].first <= group)
@@ -78,27 +84,34 @@ class Outline:
 def outline(space: Space, facts: Facts, times: TimesOf) -> Outline:
     """The outline of a space; small spaces are left as they are, without bounds and twins."""
     small = space.size <= EVALUATE_ALL
-    targets = space.config.goal.objectives
-    load = None if small else bound_load(space.config)
-    branches, first = [], 0
+    targets, load = space.config.goal.objectives, bound_load(space.config)
+    branches: list[BranchOutline] = []
+    hints: list[NDArray[np.float64]] = []
+    first = 0
     for number, branch in enumerate(space.branches):
         kinds = without_twins(branch) if small else classes(space, number, facts)
         groups = len(branch.cells) * len(branch.batching)
-        gains = np.full((len(targets), groups), np.inf)
-        if load is not None:
-            gains = _gains(space, branch, targets, load, facts, times)
-        branches.append(BranchOutline(first, branch, kinds, gains))
+        unknown = np.full((len(targets), groups), np.inf)
+        hint = unknown if small else _gains(space, branch, targets, load or _typical(space.config), facts, times)
+        branches.append(BranchOutline(first, branch, kinds, unknown if load is None else hint))
+        hints.append(hint)
         first += groups
-    gains = np.concatenate([each.gains for each in branches], axis=1) if branches else np.zeros((len(targets), 0))
-    standing = [
-        each.first
-        + np.arange(len(each.branch.cells), dtype=np.int64)[:, None] * len(each.branch.batching)
-        + each.classes.batching
-        for each in branches
-    ]
-    flat = np.concatenate([each.reshape(-1) for each in standing]) if standing else np.zeros(0, dtype=np.int64)
+    standing = [_standing(each) for each in branches]
+    flat = np.concatenate(standing) if standing else np.zeros(0, dtype=np.int64)
     own = np.flatnonzero(flat == np.arange(flat.size))
-    return Outline(space, tuple(branches), gains, flat, own[np.argsort(-_promise(gains[:, own]), kind="stable")])
+    order = own[np.argsort(-_promise(_joined(hints, targets)[:, own]), kind="stable")]
+    return Outline(space, tuple(branches), _joined([each.gains for each in branches], targets), flat, order)
+
+
+def _joined(parts: list[NDArray[np.float64]], targets: tuple[str, ...]) -> NDArray[np.float64]:
+    return np.concatenate(parts, axis=1) if parts else np.zeros((len(targets), 0))
+
+
+def _standing(each: BranchOutline) -> NDArray[np.int64]:
+    """The group that stands for each of a branch's groups, numbered through all branches."""
+    cells, batchings = len(each.branch.cells), len(each.branch.batching)
+    groups = each.first + np.arange(cells, dtype=np.int64)[:, None] * batchings + each.classes.batching
+    return np.asarray(groups.reshape(-1), dtype=np.int64)
 
 
 def _promise(gains: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -124,6 +137,14 @@ def bound_load(config: SmartSearchConfig) -> Load | None:
     # Poisson arrivals may come in a burst at any moment, so only constant ones bound the rate.
     interval_ms = shape.interval_ms if workload.arrival == "constant" else None
     return Load(workload.isl, workload.osl, shape.request_count or 1, shape.in_flight_cap, interval_ms, shares, step)
+
+
+def _typical(config: SmartSearchConfig) -> Load:
+    """A load that only orders the groups where no bound is known: the first turn, or a usual request of a trace."""
+    workload = config.workload
+    isl, osl = workload.isl or _TYPICAL_ISL, workload.osl or _TYPICAL_OSL
+    cap = workload.replay_concurrency or workload.concurrency
+    return Load(isl, osl, _UNBOUNDED_REQUESTS, cap, None, shares_tokens=False)
 
 
 class _Role:

@@ -11,7 +11,8 @@ from app.schemas.plan import ContextPlan, KvCapacityPlan, NearestPlan
 from workers.search.facts import CatalogFacts, Facts
 from workers.search.knobs import REPLAYS_SCALING, distinct, kept_policies
 from workers.search.nearest import nearest_fit
-from workers.search.space import Excluded, Space
+from workers.search.sieve import Excluded
+from workers.search.space import Space
 
 
 def warnings(space: Space, context: ContextPlan, capacity: list[KvCapacityPlan]) -> list[Warned]:

@@ -7,9 +7,7 @@ count as one more objective.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from app.schemas.goal import Goal
-from workers.search.history import Told
-from workers.search.score import Scored, scored, signed
+from workers.search.score import Scored, signed
 
 
 def gains(objectives: Sequence[str], candidate: Scored) -> tuple[float, ...]:
@@ -57,14 +55,3 @@ def front_of(objectives: Sequence[str], candidates: Iterable[Scored]) -> list[Sc
     for candidate in candidates:
         kept.add(candidate)
     return kept.ordered()
-
-
-def front(goal: Goal, results: Sequence[Told]) -> list[int]:
-    """Indices of the feasible results on the front, in the front's order."""
-    places: dict[str, int] = {}
-    candidates = []
-    for index, told in enumerate(results):
-        candidate = scored(goal, told)
-        places[candidate.canonical] = index
-        candidates.append(candidate)
-    return [places[member.canonical] for member in front_of(goal.objectives, candidates)]

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 from workers.search.loads import FIRST_LEVEL, MAX_LEVEL, between, first_ratios, has_settled, level_of, ratio_at, step_of
 from workers.search.pareto import Front, gains
-from workers.search.score import scored
-from workers.search.standing import Arm, Standing
+from workers.search.standing import Arm, Standing, light
 
 Pick = tuple[Arm, float | None]
 
@@ -57,7 +56,7 @@ def _reached(standing: Standing, group: int) -> tuple[bool, float]:
     leads = {member.canonical for _, member in standing.front.members}
     scores = [each.score for each in told if each.score is not None]
     if standing.goal.is_pareto:
-        return (not any(scored(standing.goal, each).canonical in leads for each in told), 0.0)
+        return (not any(str(each.number) in leads for each in told), 0.0)
     return (False, -max(scores, default=float("-inf")))
 
 
@@ -96,7 +95,7 @@ def _level(standing: Standing, branch: int | None, level: int, leads: set[str]) 
         if branch is not None and standing.outline.branch_of(arm[0]) != branch:
             continue
         steps = {each.number: step_of(*limits, each.deployment.kv_load_ratio or 0.0) for each in told}
-        leading = [steps[each.number] for each in told if scored(standing.goal, each).canonical in leads]
+        leading = [steps[each.number] for each in told if str(each.number) in leads]
         for step in between(steps.values(), leading, level):
             yield arm, ratio_at(*limits, step, MAX_LEVEL)
 
@@ -108,5 +107,5 @@ def _front_to(standing: Standing, level: int) -> list[tuple[float, ...]]:
     front = Front(standing.goal.objectives)
     for told in (each for asked in standing.asked.values() for each in asked if each.objectives):
         if level_of(step_of(*limits, told.deployment.kv_load_ratio or 0.0)) <= level:
-            front.add(scored(standing.goal, told))
+            front.add(light(told))
     return [gains(standing.goal.objectives, member)[:-1] for _, member in front.members]

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.schemas.goal import Goal
-from workers.search.candidate import canonical_json
-from workers.search.history import Told
 
 Report = Mapping[str, float | int | None]
 
@@ -103,23 +101,6 @@ class Scored:
 def rank_key(candidate: Scored) -> tuple[int, float, tuple[float, ...], int, str]:
     """Sort key, best first: fewest rejected, then score, then fewer GPUs, then canonical JSON."""
     return (candidate.rejected, -candidate.score, candidate.tie, candidate.used_gpus, candidate.canonical)
-
-
-def scored(goal: Goal, told: Told) -> Scored:
-    """A feasible result as ranking sees it; under min_gpus, GPUs come first by the score itself."""
-    return Scored(
-        canonical=canonical_json(told.deployment),
-        used_gpus=told.deployment.used_gpus,
-        score=0.0 if goal.is_pareto or told.score is None else told.score,
-        values=told.objectives,
-        rejected=told.rejected,
-    )
-
-
-def rank(goal: Goal, results: Sequence[Told]) -> list[int]:
-    """Indices of feasible results, best first. Under Pareto the score ranks nothing: see `pareto.front`."""
-    keys = [rank_key(scored(goal, told)) for told in results]
-    return sorted(range(len(results)), key=keys.__getitem__)
 
 
 def ranked(candidates: Sequence[Scored]) -> list[Scored]:

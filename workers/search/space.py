@@ -6,8 +6,8 @@ router, planner, load, the last varying fastest; a candidate becomes a Deploymen
 Source: search.md, section 2; service.md, section 2 (plan).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -16,11 +16,8 @@ from numpy.typing import NDArray
 
 from app.errors import FieldFault, InvalidRequestError
 from app.schemas.deployment import Backend, Deployment, Mode, ParallelShape, RoleDeployment, RouterConfig
-from app.schemas.parallel import PinnedPair, PinnedRole
 from app.schemas.search_space import SearchSpace
-from app.schemas.status import ReasonCode
 from app.schemas.study import SmartSearchConfig
-from workers.errors import EvaluationError
 from workers.search.facts import Facts
 from workers.search.knobs import (
     ROLES,
@@ -33,29 +30,9 @@ from workers.search.knobs import (
     routers,
     searched_modes,
 )
-from workers.search.shapes import (
-    RoleConfig,
-    all_shapes,
-    backend_can_run,
-    disagg_pairs,
-    role_configs,
-    shape_is_consistent,
-    strategy,
-)
-
-FILTER_TOKENS, FILTER_SEQS, FILTER_FRACTION = 8192, 256, 0.9
-"""Batching and memory fraction under which the KV filter judges a shape (search.md, section 2.2)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Excluded:
-    """A shape (None: the whole backend) that is not searched, and why, with the figures of the sentence."""
-
-    backend: Backend
-    shape: ParallelShape | None
-    code: ReasonCode
-    detail: str
-    numbers: Mapping[str, float] = field(default_factory=dict)
+from workers.search.pins import pinned_entries, pinned_shapes
+from workers.search.shapes import RoleConfig, all_shapes, disagg_pairs, role_configs
+from workers.search.sieve import Excluded, Sieve
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +149,8 @@ def build_space(config: SmartSearchConfig, facts: Facts) -> Space:
     """
     space = config.search_space
     backends = distinct(backend_name(name) for name in space.backend)
-    shapes = _pinned_shapes(space, facts, backends) or all_shapes(facts.is_moe, space.gpu_budget)
-    sieves = [_Sieve.of(backend, shapes, space, facts) for backend in backends]
+    shapes = pinned_shapes(space, facts, backends) or all_shapes(facts.is_moe, space.gpu_budget)
+    sieves = [Sieve.of(backend, shapes, space, facts) for backend in backends]
     excluded = tuple(each for sieve in sieves for each in sieve.excluded)
     branches = []
     for mode in searched_modes(space):
@@ -183,73 +160,7 @@ def build_space(config: SmartSearchConfig, facts: Facts) -> Space:
     return Space(config, tuple(branches), excluded)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sieve:
-    """The shapes of one backend after each filter, and those left out."""
-
-    backend: Backend
-    enumerated: tuple[ParallelShape, ...]
-    backend_rules: tuple[ParallelShape, ...]
-    kv_capacity: tuple[ParallelShape, ...]
-    perf_data: tuple[ParallelShape, ...]
-    excluded: tuple[Excluded, ...]
-
-    @classmethod
-    def of(cls, backend: Backend, shapes: Sequence[ParallelShape], space: SearchSpace, facts: Facts) -> "_Sieve":
-        excluded: list[Excluded] = []
-        if facts.data_version(backend) is None:
-            detail = f"there is no performance data for {backend} on {space.hardware_sku}"
-            excluded.append(Excluded(backend, None, ReasonCode.NO_PERF_DATA, detail))
-            return cls(backend, tuple(shapes), (), (), (), tuple(excluded))
-        runs = [shape for shape in shapes if _keep(_rule_reason(backend, shape, facts), excluded)]
-        fits = [shape for shape in runs if _keep(_kv_reason(backend, shape, space, facts), excluded)]
-        timed = [shape for shape in fits if _keep(_data_reason(backend, shape, space, facts), excluded)]
-        return cls(backend, tuple(shapes), tuple(runs), tuple(fits), tuple(timed), tuple(excluded))
-
-    def stages(self) -> tuple[tuple[ParallelShape, ...], ...]:
-        return (self.enumerated, self.backend_rules, self.kv_capacity, self.perf_data)
-
-
-def _keep(reason: Excluded | None, excluded: list[Excluded]) -> bool:
-    if reason is not None:
-        excluded.append(reason)
-    return reason is None
-
-
-def _rule_reason(backend: Backend, shape: ParallelShape, facts: Facts) -> Excluded | None:
-    if backend_can_run(backend, shape) and shape_is_consistent(shape, facts.is_moe):
-        return None
-    widths = f"tp {shape.tp}, attention_dp {shape.attention_dp}, moe_tp {shape.moe_tp} and moe_ep {shape.moe_ep}"
-    detail = f"{backend} cannot combine {widths}"
-    return Excluded(backend, shape, ReasonCode.BACKEND_CANNOT_RUN_SHAPE, detail)
-
-
-def _kv_reason(backend: Backend, shape: ParallelShape, space: SearchSpace, facts: Facts) -> Excluded | None:
-    """The KV of one rank must exceed the longest sequence."""
-    longest = space.context_length or facts.max_context_tokens
-    try:
-        tokens = facts.kv_tokens(backend, shape, FILTER_TOKENS, FILTER_SEQS, FILTER_FRACTION)
-    except EvaluationError as error:
-        return Excluded(backend, shape, error.code, error.detail, dict(error.numbers))
-    if tokens > longest:
-        return None
-    detail = f"the KV cache of one rank holds {tokens} tokens, not more than the longest sequence of {longest}"
-    numbers = {"kv_tokens_per_rank": tokens, "longest_sequence_tokens": longest}
-    return Excluded(backend, shape, ReasonCode.CONTEXT_TOO_LONG, detail, numbers)
-
-
-def _data_reason(backend: Backend, shape: ParallelShape, space: SearchSpace, facts: Facts) -> Excluded | None:
-    if facts.has_data(backend, shape):
-        return None
-    detail = f"no step times of {space.model_name} as {_words(shape)} for {backend} on {space.hardware_sku}"
-    return Excluded(backend, shape, ReasonCode.NO_PERF_DATA, detail)
-
-
-def _words(shape: ParallelShape) -> str:
-    return f"{strategy(shape)} on {shape.gpus} GPUs"
-
-
-def _branch(config: SmartSearchConfig, mode: Mode, sieves: Sequence[_Sieve]) -> Branch:
+def _branch(config: SmartSearchConfig, mode: Mode, sieves: Sequence[Sieve]) -> Branch:
     space = config.search_space
     roles, entries = _pool_entries(space, mode, distinct(shape for sieve in sieves for shape in sieve.perf_data))
     allowed = np.zeros((len(entries), len(sieves)), dtype=np.bool_)
@@ -283,7 +194,7 @@ def _pool_entries(
 ) -> tuple[tuple[RoleConfig, ...], NDArray[np.int32]]:
     """Role configurations and the pool's entries as indices into them."""
     if space.parallel_configs:
-        return _pinned_entries(space, set(shapes))
+        return pinned_entries(space, set(shapes))
     lowest = space.min_gpu_budget or 1
     roles = role_configs(shapes, space.gpu_budget)
     if mode == "agg":
@@ -296,49 +207,3 @@ def _pool_entries(
         raise InvalidRequestError(
             [FieldFault("/search_space/gpu_budget", space.gpu_budget, f"spans {error}", remedy)]
         ) from error
-
-
-def _pin_roles(pin: PinnedRole | PinnedPair) -> tuple[RoleConfig, ...]:
-    parts = (pin,) if isinstance(pin, PinnedRole) else (pin.prefill, pin.decode)
-    return tuple(RoleConfig.of(part.shape, part.replicas) for part in parts)
-
-
-def _pinned_entries(space: SearchSpace, shapes: set[ParallelShape]) -> tuple[tuple[RoleConfig, ...], NDArray[np.int32]]:
-    lowest = space.min_gpu_budget or 1
-    kept = [
-        roles
-        for roles in distinct(_pin_roles(pin) for pin in space.parallel_configs)
-        if lowest <= sum(role.gpus for role in roles) <= space.gpu_budget
-        and all(role.shape in shapes for role in roles)
-    ]
-    flat = distinct(role for roles in kept for role in roles)
-    places = {role: index for index, role in enumerate(flat)}
-    width = 1 if not kept else len(kept[0])
-    entries = np.array([[places[role] for role in roles] for roles in kept], dtype=np.int32).reshape(-1, width)
-    return flat, entries
-
-
-def _pinned_shapes(space: SearchSpace, facts: Facts, backends: Sequence[Backend]) -> list[ParallelShape]:
-    """The shapes of a pinned menu; empty without one.
-
-    Raises: InvalidRequestError naming every entry that no backend can run or no budget holds.
-    """
-    faults = []
-    for index, pin in enumerate(space.parallel_configs):
-        roles = _pin_roles(pin)
-        gpus = sum(role.gpus for role in roles)
-        at, value = f"/search_space/parallel_configs/{index}", pin.model_dump(mode="json")
-        if gpus > space.gpu_budget or gpus < (space.min_gpu_budget or 1):
-            fault = f"takes {gpus} GPUs, the budget is {space.min_gpu_budget or 1} to {space.gpu_budget}"
-            faults.append(FieldFault(at, value, fault, "change replicas or the shape, or the budget"))
-        elif not any(_is_legal(backend, roles, facts) for backend in backends):
-            fault = f"is a shape that none of {', '.join(backends)} can run with this model"
-            remedy = "tp * attention_dp must equal moe_tp * moe_ep for a MoE model; a dense model has tp (and pp) only"
-            faults.append(FieldFault(at, value, fault, remedy))
-    if faults:
-        raise InvalidRequestError(faults)
-    return list(distinct(role.shape for pin in space.parallel_configs for role in _pin_roles(pin)))
-
-
-def _is_legal(backend: Backend, roles: Sequence[RoleConfig], facts: Facts) -> bool:
-    return all(backend_can_run(backend, role.shape) and shape_is_consistent(role.shape, facts.is_moe) for role in roles)

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from app.schemas.goal import Goal
 from app.schemas.status import ReasonCode, TrialStatus
 from workers.search.history import Told
-from workers.search.locate import Locator
+from workers.search.locate import Locator, Place
 from workers.search.outline import Outline
 from workers.search.pareto import Front
-from workers.search.score import Scored, scored, signed
+from workers.search.score import Scored, signed
 
 TRUST = 1e-9
 """Relative rounding that a replay may exceed its bound by without disproving it."""
@@ -55,12 +55,11 @@ class Standing:
         """Reads a history once."""
         goal = outline.space.config.goal
         standing = cls(outline, goal, front=Front(goal.objectives))
-        for told in history:
-            standing._hear(told, locator)
+        for told, place in zip(history, locator.places(history), strict=True):
+            standing._hear(told, place)
         return standing
 
-    def _hear(self, told: Told, locator: Locator) -> None:
-        place = locator.place(told.deployment)
+    def _hear(self, told: Told, place: Place | None) -> None:
         arm = None if place is None else self._arm(*place)
         if arm is not None:
             self.asked.setdefault(arm, []).append(told)
@@ -78,15 +77,14 @@ class Standing:
         return own.first + group, option
 
     def _lead(self, told: Told, arm: Arm | None) -> None:
-        candidate = scored(self.goal, told)
+        candidate = light(told)
         if self.goal.is_pareto:
             self.front.add(candidate)
         elif self.leader is None or (candidate.rejected, -candidate.score) < (self.leader.rejected, -self.leader.score):
             self.leader = candidate
         if arm is not None and told.objectives:
-            reached = [signed(name, value) for name, value in zip(self.goal.objectives, told.objectives, strict=True)]
-            bounds = self.outline.gains[:, arm[0]]
-            self.trusted &= bool(np.all(np.array(reached) <= bounds + TRUST * np.abs(bounds)))
+            named = zip(self.goal.objectives, told.objectives, self.outline.gains[:, arm[0]].tolist(), strict=True)
+            self.trusted &= all(signed(name, value) <= bound + TRUST * abs(bound) for name, value, bound in named)
 
     def alive(self, groups: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which groups may still hold something that ranks first, or belongs on the front: bool [len(groups)].
@@ -105,6 +103,12 @@ class Standing:
         if self.leader is not None and self.leader.rejected == 0:
             alive = raised[0] >= self.leader.score
         return alive
+
+
+def light(told: Told) -> Scored:
+    """A result named by its trial number: enough to know who leads, and much cheaper than its canonical JSON."""
+    score = told.score if told.score is not None else 0.0
+    return Scored(str(told.number), told.deployment.used_gpus, score, told.objectives, told.rejected)
 
 
 def _dominated(raised: NDArray[np.float64], points: NDArray[np.float64]) -> NDArray[np.bool_]:

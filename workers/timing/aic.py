@@ -17,10 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.schemas.deployment import ParallelShape
+from workers.errors import UnsupportedError
 from workers.timing import disk_cache, perf_data
 
 _MAX_PERSISTED_ANSWERS = 1_000_000
 """Per engine shape; 32 MB on disk."""
+
+_PROBE_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,23 @@ def engine_identity(
 def aic_times(identity: EngineIdentity) -> "AicTimes":
     """The process-wide step times of an identity."""
     return AicTimes(identity)
+
+
+@lru_cache(maxsize=4096)
+def has_times(identity: EngineIdentity) -> bool:
+    """Whether the package can time this shape at all: one prefill and one decode question, the answer kept on disk."""
+    stored = disk_cache.read("timed", identity.text())
+    if stored is not None:
+        return stored == b"yes"
+    times = aic_times(identity)
+    try:
+        times.prefill_ns(1, _PROBE_TOKENS, 0)
+        times.decode_ns(1, _PROBE_TOKENS)
+    except UnsupportedError:
+        disk_cache.write("timed", identity.text(), b"no")
+        return False
+    disk_cache.write("timed", identity.text(), b"yes")
+    return True
 
 
 class AicTimes:

@@ -33,8 +33,6 @@ _NO_DATA_ERRORS = frozenset(
         "UnlistedQueryVersionError",
     }
 )
-# The package refuses a shape by assertion in places ("num_heads 64 should be divisible by tp_size 3").
-_EXPECTED_ERRORS = (ValueError, RuntimeError, NotImplementedError, AssertionError)
 _INSTALL_PATH = re.compile(r"\s+(?:at|from|in)\s+/\S+|(?<=[\s'\"(])/\S*site-packages\S*")
 
 
@@ -131,17 +129,17 @@ def provenance(hardware: str, backends: list[str]) -> Mapping[str, object]:
 
 
 def unsupported(error: Exception) -> UnsupportedError:
-    """Translate an error of the package; unexpected kinds (KeyError, TypeError, ...) are re-raised as faults.
+    """Translate an error of the package: missing measurements become NO_PERF_DATA, all else BACKEND_CANNOT_RUN_SHAPE.
 
-    Missing measurements become NO_PERF_DATA, everything else BACKEND_CANNOT_RUN_SHAPE. Machine paths are cut out.
+    The package refuses by many kinds of error (ValueError, AssertionError on heads that do not divide, KeyError on a
+    field that a model lacks), so the kind decides nothing more. Machine paths are cut out of the sentence.
     """
     chain: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in chain:
         chain.append(cause)
         cause = cause.__cause__ or cause.__context__
-    if not isinstance(error, _EXPECTED_ERRORS):
-        raise error
     missing = any(type(link).__name__ in _NO_DATA_ERRORS for link in chain)
     code = ReasonCode.NO_PERF_DATA if missing else ReasonCode.BACKEND_CANNOT_RUN_SHAPE
-    return UnsupportedError(code, _INSTALL_PATH.sub("", str(error)).strip())
+    said = _INSTALL_PATH.sub("", str(error)).strip()
+    return UnsupportedError(code, said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}")

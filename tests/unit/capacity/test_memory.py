@@ -1,6 +1,5 @@
 """KV capacity per rank: the peer's probes, refusals with their numbers, and the disk."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +7,13 @@ import pytest
 
 from app.schemas.deployment import ParallelShape
 from app.schemas.status import ReasonCode
+from tests.golden.files import cases
 from workers.capacity import memory
 from workers.capacity.kv_blocks import blocks_per_rank
 from workers.errors import EvaluationError, InfeasibleError, UnsupportedError
 from workers.timing import disk_cache, perf_data
 
-PROBES = json.loads((Path(__file__).parents[2] / "golden" / "kv_capacity.json").read_text())
+PROBES = [case for case in cases("engine-probes") if case["id"].startswith("K")]
 
 
 def probe_capacity(engine: dict[str, Any]) -> memory.KvCapacity:
@@ -40,8 +40,14 @@ def probe_capacity(engine: dict[str, Any]) -> memory.KvCapacity:
 @pytest.fixture
 def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(disk_cache.SETTING, str(tmp_path))
-    memory._answer.cache_clear()
+    forget()
     return tmp_path
+
+
+def forget() -> None:
+    """What a new process would not know."""
+    memory._answer.cache_clear()
+    memory._file.cache_clear()
 
 
 def refusal(model: str, hardware: str, backend: str, shape: ParallelShape) -> EvaluationError:
@@ -100,7 +106,7 @@ def test_capacities_and_refusals_on_disk_need_no_package(monkeypatch: pytest.Mon
     fits, tight = ParallelShape(tp=2), ParallelShape(tp=8, moe_ep=8)
     capacity = memory.kv_capacity("Qwen/Qwen3-32B-FP8", "h200_sxm", "vllm", fits)
     error = refusal("deepseek-ai/DeepSeek-V3", "h100_sxm", "vllm", tight)
-    memory._answer.cache_clear()
+    forget()
     monkeypatch.setattr(perf_data.PerfDataPackage, "load", lambda *_: pytest.fail("asked the package"))
     assert memory.kv_capacity("Qwen/Qwen3-32B-FP8", "h200_sxm", "vllm", fits) == capacity
     again = refusal("deepseek-ai/DeepSeek-V3", "h100_sxm", "vllm", tight)

@@ -9,7 +9,7 @@ from app.schemas.deployment import ParallelShape
 from app.schemas.status import ReasonCode
 from workers.errors import UnsupportedError
 from workers.timing import disk_cache, perf_data
-from workers.timing.aic import AicTimes, EngineIdentity, aic_times, engine_identity
+from workers.timing.aic import AicTimes, EngineIdentity, aic_times, engine_identity, has_times
 
 MODEL, HARDWARE = "Qwen/Qwen3-32B-FP8", "h200_sxm"
 
@@ -150,9 +150,26 @@ def test_heads_that_do_not_divide_cannot_be_run() -> None:
     assert "divisible" in caught.value.detail
 
 
-def test_unexpected_errors_of_the_package_stay_faults() -> None:
-    with pytest.raises(KeyError):
-        perf_data.unsupported(KeyError("a bug"))
+def test_whatever_the_package_raises_names_its_kind() -> None:
+    error = perf_data.unsupported(KeyError("n_kv"))
+    assert error.code is ReasonCode.BACKEND_CANNOT_RUN_SHAPE
+    assert error.detail == "KeyError: 'n_kv'"
+
+
+def test_shape_with_step_times_is_told_from_one_without() -> None:
+    assert has_times(engine_identity(MODEL, HARDWARE, "vllm", ParallelShape(tp=4)))
+    assert not has_times(engine_identity(MODEL, HARDWARE, "vllm", ParallelShape(tp=3)))
+    assert not has_times(engine_identity(MODEL, "a100_sxm", "vllm", ParallelShape(tp=2)))
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_stored_refusal_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = engine_identity(MODEL, HARDWARE, "vllm", ParallelShape(tp=5))
+    has_times.cache_clear()
+    assert not has_times(identity)
+    has_times.cache_clear()
+    refuse_package(monkeypatch)
+    assert not has_times(identity)
 
 
 def test_provenance_names_package_and_data_version_per_backend() -> None:

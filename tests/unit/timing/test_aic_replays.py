@@ -1,22 +1,21 @@
 """Whole replays with measured step times against the peer: DP, three backends, prefix sharing, MTP."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.golden.files import case
 from tests.reference.plain_replay import replay
 from workers.cases import read_case
 from workers.replay.metrics import report
 
-CASES = json.loads((Path(__file__).parents[2] / "golden" / "aic_replays.json").read_text())
+CASES = [case("engine-probes", name) for name in ("A04", "A05", "A06", "A07", "A08", "A09")]
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
-def test_plain_replay_with_measured_times_equals_the_peer(case: dict[str, Any]) -> None:
-    read = read_case(case)
+@pytest.mark.parametrize("probe", CASES, ids=[probe["id"] for probe in CASES])
+def test_plain_replay_with_measured_times_equals_the_peer(probe: dict[str, Any]) -> None:
+    read = read_case(probe)
     metrics = report(replay(read.fleet, read.batch), read.batch, read.fleet)
-    expected = {name: value for name, value in case["expected"].items() if name in metrics}
+    expected = {name: value for name, value in probe["expected"].items() if name in metrics}
     assert len(expected) >= 20
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-12)

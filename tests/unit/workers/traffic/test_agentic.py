@@ -5,6 +5,7 @@ import pytest
 
 from tests.golden.files import trace
 from tests.unit.workers.traffic.prompts import shared_tokens
+from workers.errors import UnsupportedError
 from workers.traffic.agentic import applied_compute_batch, dynamo_batch
 from workers.traffic.mooncake import TraceDrive
 from workers.traffic.trace_rows import TraceFaultError
@@ -69,7 +70,7 @@ def test_dynamo_requests_arrive_at_their_receive_times() -> None:
 
 
 def test_dynamo_agent_context_is_refused_as_a_dependency_graph() -> None:
-    with pytest.raises(TraceFaultError, match="dependency graph"):
+    with pytest.raises(UnsupportedError, match="dependency graph"):
         dynamo_batch([trace("fixture-dynamo-agentic.jsonl")], TraceDrive())
 
 

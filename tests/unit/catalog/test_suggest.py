@@ -1,9 +1,8 @@
-"""The catalog's listing, its aliases and its suggestions."""
+"""Aliases and suggestions of catalog names."""
 
 import pytest
 
 from app.catalog import snapshot
-from app.catalog.listing import listing
 from app.catalog.suggest import canonical_hardware, canonical_model, nearest
 
 
@@ -47,32 +46,3 @@ def test_spelling_that_means_one_name_is_resolved() -> None:
 def test_spelling_that_means_none_or_several_is_not_resolved() -> None:
     assert canonical_model("qwen3") is None
     assert canonical_hardware("mi300x") is None
-
-
-def test_listing_names_every_model_and_hardware_once() -> None:
-    body = listing()
-    assert [model["name"] for model in body["models"]] == list(snapshot.MODELS)
-    assert [place["name"] for place in body["hardware"]] == list(snapshot.HARDWARE)
-    assert body["backends"] == ["vllm", "sglang", "trtllm"]
-
-
-def test_listing_of_one_combination_tells_its_version_and_shapes() -> None:
-    body = listing(model="Qwen/Qwen3-32B-FP8", hardware="h200_sxm", backend="vllm")
-    (combination,) = body["combinations"]
-    assert combination["data_version"] == "0.24.0"
-    assert combination["available_versions"][0] == "0.24.0"
-    assert combination["models"] == {"Qwen/Qwen3-32B-FP8": ["tp1", "tp2", "tp4", "tp8", "tp16"]}
-
-
-def test_listing_leaves_out_pairs_and_models_without_data() -> None:
-    body = listing(hardware="b60")
-    assert [combination["backend"] for combination in body["combinations"]] == ["vllm"]
-    fp8_on_ampere = listing(model="Qwen/Qwen3-32B-FP8", hardware="a100_sxm")
-    assert all(not combination["models"] for combination in fp8_on_ampere["combinations"])
-
-
-def test_listing_states_aliases_and_moe_shapes() -> None:
-    body = listing(model="deepseek-ai/DeepSeek-V3", hardware="h200_sxm", backend="vllm")
-    assert body["models"][0]["aliases"] == ["DeepSeek-V3"]
-    assert body["hardware"][0]["aliases"] == ["h200"]
-    assert "tp8-moe_ep8" in body["combinations"][0]["models"]["deepseek-ai/DeepSeek-V3"]

@@ -1,3 +1,0 @@
-from tests.pure_fake import install
-
-install()
