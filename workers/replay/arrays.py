@@ -1,6 +1,7 @@
 """Arrays of one replay, laid out for the compiled loop; what depends on the batch alone is made once and kept."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -228,7 +229,7 @@ def _requests_and_stamps(
 
 def _fresh_requests(batch: RequestBatch, tree: PrefixTree) -> NDArray[np.int32]:
     requests = np.zeros((batch.num_requests, state.NUM_REQUEST_COLUMNS), dtype=np.int32)
-    for column, values in {
+    columns: dict[int, Any] = {
         state.PROMPT: batch.input_tokens,
         state.ASKED: batch.output_tokens,
         state.HAS_NEXT: facts_of(batch).has_next,
@@ -238,7 +239,8 @@ def _fresh_requests(batch: RequestBatch, tree: PrefixTree) -> NDArray[np.int32]:
         state.OWNER_COPY: state.NONE,
         state.WORKER: state.NONE,
         state.DP_RANK: state.NONE,
-    }.items():
+    }
+    for column, values in columns.items():
         requests[:, column] = values
     return requests
 

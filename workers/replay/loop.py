@@ -61,7 +61,7 @@ def _summary(fleet: Fleet, batch: RequestBatch, sla: Sla | None, should_stop: Sh
 
 
 def _run(pool: Pool, batch: RequestBatch, table: StepTable, should_stop: ShouldStop | None) -> State:
-    """A finished replay. Under a virtual-time limit a second run leaves out the token gaps of what the first left unfinished."""
+    """A finished replay; under a virtual-time limit a second run leaves out the token gaps of what the first left open."""
     st = build(pool, batch)
     advance(st, pool, table, batch, should_stop)
     if batch.stop_after_ms is None:
@@ -120,12 +120,12 @@ def drive(st: State, pool: Pool, table: StepTable, exact: bool, should_stop: Sho
             return
         if code == event_loop.STUCK:
             raise StuckError(ReasonCode.REPLAY_STUCK, f"no progress at {st['moments'][state.NOW]} ms")
-        question = [int(number[i]) for i in (state.MISS_N, state.MISS_A, state.MISS_B)]
+        n, a, b = (int(number[i]) for i in (state.MISS_N, state.MISS_A, state.MISS_B))
         if code == event_loop.NEED_PREFILL:
-            table.learn_prefill(*question)
+            table.learn_prefill(n, a, b)
             table.lend_to(st, exact)
         elif code == event_loop.NEED_DECODE:
-            table.learn_decode(*question, exact)
+            table.learn_decode(n, a, b, exact)
             table.lend_to(st, exact)
         elif code == event_loop.NEED_DRAWS:
             extend_draws(st, pool)

@@ -20,7 +20,8 @@ A rank is one scheduler; the ranks of a replica share a clock. Global rank index
 Links are request indices, NONE ends a list.
 
 Compiled functions take one array, the address book: passing every array made each of them a function of hundreds of
-arguments, and compilation took ten minutes. `ranks_of(st)`, `requests_of(st)`, ... give the arrays back; shapes and units below.
+arguments, and compilation took ten minutes. `ranks_of(st)`, `requests_of(st)`, ... give the arrays back; shapes and
+units below.
 """
 
 from typing import Any
@@ -85,7 +86,8 @@ GAP_MS, GAP_COUNT, GAP_CONTEXT, GAP_STEPS = range(4)
 # acceptance float64 [NUM_DRAFTS].
 # extents int32 [E, 5], paths int32 [J, 3], copies int32 [C, 3]: see kv_cache. growth int32 [ranks * block_size], decoding
 # requests by residue. ring int32 [ranks * 2 * ring], first and last request by due step.
-# decode_table float64 [N * cells * 2], memo_keys int64 [H, 2], memo_values float64 [H], timing int64, rates float64: see step_lookup.
+# decode_table float64 [N * cells * 2], memo_keys int64 [H, 2], memo_values float64 [H], timing int64, rates
+# float64: see step_lookup.
 # draws float64 [ranks * NUM_DRAWS]: see drafts. exact_index int32, exact_values float64: see step_lookup.
 # sgl_*: arrays of the SGLang backend alone, any layout it likes.
 BOOK = (
@@ -132,17 +134,22 @@ def _accessor(name: str, dtype: type, columns: int = 0) -> Any:
     @intrinsic
     def view(_typing: Any, st: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            book = make_array(signature.args[0])(context, builder, arguments[0]).data
-            address, rows = (builder.load(cgutils.gep(builder, book, place + i)) for i in (0, 1))
+            book = make_array(signature.args[0])(context, builder, arguments[0]).data  # type: ignore[no-untyped-call]
+            address, rows = (
+                builder.load(cgutils.gep(builder, book, place + i))  # type: ignore[no-untyped-call]
+                for i in (0, 1)
+            )
             itemsize = context.get_constant(types.intp, item.itemsize)
-            array = make_array(array_type)(context, builder)
+            array = make_array(array_type)(context, builder)  # type: ignore[no-untyped-call]
             shape, strides = [rows], [itemsize]
             if columns:
                 shape.append(context.get_constant(types.intp, columns))
                 strides.insert(0, context.get_constant(types.intp, item.itemsize * columns))
             pointer = context.get_data_type(array_type.dtype).as_pointer()
             data = builder.inttoptr(address, pointer)
-            populate_array(array, data=data, shape=shape, strides=strides, itemsize=itemsize, meminfo=None)
+            populate_array(  # type: ignore[no-untyped-call]
+                array, data=data, shape=shape, strides=strides, itemsize=itemsize, meminfo=None
+            )
             return array._getvalue()
 
         return array_type(st), code

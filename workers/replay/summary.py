@@ -242,7 +242,7 @@ def _describe_gaps(st, copies, quantiles, gap_out, rate_out):  # type: ignore[no
     rate_out[:] = math.nan
     if used == 0:
         return 0
-    longest_entry = 1
+    longest_entry = np.int64(1)
     for i in range(used):
         longest_entry = max(longest_entry, np.int64(gap_log[i, GAP_STEPS]))
     buffer = np.empty(longest_entry)
@@ -311,13 +311,13 @@ def _gaps_of_entry(st, gap_log, i, buffer):  # type: ignore[no-untyped-def]
     if timing_of(st)[TIMING] == EXACT:
         values = exact_values_of(st)
         mean = context_sum // n
-        done = 0
+        done = np.int64(0)
         while done < steps:
             place = exact_place(st, n, mean + done)
             stop = min(steps, done + CHUNK - ((mean + done) & (CHUNK - 1)))
             for j in range(done, stop):
                 buffer[j] = values[place + j - done]
-            done = stop
+            done = np.int64(stop)
         return steps
     if timing_of(st)[TIMING] != KNOTS:
         for j in range(steps):
@@ -325,7 +325,7 @@ def _gaps_of_entry(st, gap_log, i, buffer):  # type: ignore[no-untyped-def]
         return steps
     table = decode_table_of(st)
     mean = context_sum // n
-    done = 0
+    done = np.int64(0)
     while done < steps:
         cell, cell_start, width = cell_of(mean + done)
         place = 2 * (n * NUM_CELLS + cell)
@@ -334,7 +334,7 @@ def _gaps_of_entry(st, gap_log, i, buffer):  # type: ignore[no-untyped-def]
         stop = min(steps, done + width - offset)
         for j in range(done, stop):
             buffer[j] = value + slope * (offset + j - done)
-        done = stop
+        done = np.int64(stop)
     return steps
 
 

@@ -18,6 +18,7 @@ from workers.replay.backends.admission import (
     is_admissible,
     refuse,
 )
+from workers.replay.backends.decoding import growth_of_step, schedule, steps_that_fit, unschedule
 from workers.replay.compiled import inner
 from workers.replay.kv_cache import register, release, take
 from workers.replay.state import (
@@ -30,7 +31,6 @@ from workers.replay.state import (
     DECODE_N,
     DONE,
     DUE_NEXT,
-    DUE_PREV,
     DUE_STEP,
     EFFECT,
     EXPLICIT,
@@ -182,27 +182,6 @@ def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def growth_of_step(st, s, steps):  # type: ignore[no-untyped-def]
-    """Blocks that rank s's decoding requests need in the next `steps` passes."""
-    limits, rank = limits_of(st), ranks_of(st)
-    size = limits[BLOCK_SIZE]
-    grow = growth_of(st)
-    total = 0
-    cycles = steps // size
-    if cycles > 0:
-        total = cycles * rank[s, NUM_DECODING]
-        steps -= cycles * size
-    # Residues come up in falling order, the last one wraps round.
-    base = s * size
-    residue = beyond_block(limits, 1 - rank[s, STEP])
-    for i in range(max(0, residue - steps + 1), residue + 1):
-        total += grow[base + i]
-    for i in range(size - max(0, steps - residue - 1), size):
-        total += grow[base + i]
-    return total
-
-
-@inner
 def _stretch(st, s, decoding):  # type: ignore[no-untyped-def]
     """Passes in which the decoding requests alone advance, up to the next last token or shortage of blocks."""
     limits, rank, last_tokens = limits_of(st), ranks_of(st), ring_of(st)
@@ -214,26 +193,12 @@ def _stretch(st, s, decoding):  # type: ignore[no-untyped-def]
     size = limits[BLOCK_SIZE]
     spare = rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]
     if spare < decoding * (steps // size + 1):
-        steps = _steps_that_fit(st, s, steps, spare)
+        steps = steps_that_fit(st, s, steps, spare)
     rank[s, DECODE_N] = decoding
     rank[s, DECODE_CONTEXT] = rank[s, CONTEXT_SUM]
     rank[s, GAP_N] = decoding
     rank[s, LAZY] = 1
     rank[s, CUTTABLE] = 1 if rank[s, WAIT_HEAD] == NONE and rank[s, NUM_RUNNING] < limits[MAX_SEQS] else 0
-    return steps
-
-
-@inner
-def _steps_that_fit(st, s, steps, spare):  # type: ignore[no-untyped-def]
-    limits, rank = limits_of(st), ranks_of(st)
-    size = limits[BLOCK_SIZE]
-    grow = growth_of(st)
-    residue = beyond_block(limits, 1 - rank[s, STEP])
-    for done in range(steps):
-        spare -= grow[s * size + residue]
-        if spare < 0:
-            return done
-        residue = residue - 1 if residue > 0 else size - 1
     return steps
 
 
@@ -351,7 +316,10 @@ def _grow_one_by_one(st, s, now):  # type: ignore[no-untyped-def]
 
 @inner
 def _preempt(st, s, victim, now):  # type: ignore[no-untyped-def]
-    """Recompute later: drop the victim's blocks, keep its tokens, put it first in the queue. `now` ended its last token's pass."""
+    """Recompute later: drop the victim's blocks, keep its tokens, put it first in the queue.
+
+    Its last token came at the end of the pass before, which is `now`.
+    """
     limits, rank, req, stamp, grow = limits_of(st), ranks_of(st), requests_of(st), stamps_of(st), growth_of(st)
     run_remove(st, s, victim)
     if victim == rank[s, PARTIAL]:
@@ -367,7 +335,7 @@ def _preempt(st, s, victim, now):  # type: ignore[no-untyped-def]
         grow[s * limits[BLOCK_SIZE] + req[victim, RESIDUE]] -= 1
         rank[s, NUM_DECODING] -= 1
         rank[s, CONTEXT_SUM] -= length
-        _unschedule(st, s, victim)
+        unschedule(st, s, victim)
     held = blocks_for(limits, computed)
     release(st, s, victim, computed, held)
     rank[s, HELD_BLOCKS] -= held
@@ -376,32 +344,9 @@ def _preempt(st, s, victim, now):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _unschedule(st, s, r):  # type: ignore[no-untyped-def]
-    """Take request r out of the ring of last tokens."""
-    limits, req, last_tokens = limits_of(st), requests_of(st), ring_of(st)
-    slot = req[r, DUE_STEP] & limits[RING_MASK]
-    before, after = req[r, DUE_PREV], req[r, DUE_NEXT]
-    if before == NONE:
-        last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot))] = after
-    else:
-        req[before, DUE_NEXT] = after
-    if after == NONE:
-        last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot)) + 1] = before
-    else:
-        req[after, DUE_PREV] = before
-
-
-@inner
 def _first_token(st, s, r, end):  # type: ignore[no-untyped-def]
     """Request r, whose known tokens are all computed now, gets its token at `end` and decodes on, or is done."""
-    limits, rank, req, stamp, grow, last_tokens = (
-        limits_of(st),
-        ranks_of(st),
-        requests_of(st),
-        stamps_of(st),
-        growth_of(st),
-        ring_of(st),
-    )
+    rank, req, stamp = ranks_of(st), requests_of(st), stamps_of(st)
     generated = req[r, GENERATED]
     computed = req[r, PROMPT] + generated
     if generated < req[r, OUTPUT]:
@@ -421,22 +366,7 @@ def _first_token(st, s, r, end):  # type: ignore[no-untyped-def]
         req[r, YOUNG] = 1
         req[r, YOUNG_NEXT] = rank[s, YOUNG_HEAD]
         rank[s, YOUNG_HEAD] = r
-    step = rank[s, STEP]
-    due = step + req[r, OUTPUT] - generated
-    req[r, DUE_STEP] = due
-    req[r, RESIDUE] = beyond_block(limits, computed + 1 - step)
-    grow[s * limits[BLOCK_SIZE] + req[r, RESIDUE]] += 1
-    rank[s, NUM_DECODING] += 1
-    rank[s, CONTEXT_SUM] += computed + 1
-    slot = due & limits[RING_MASK]
-    tail = last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot)) + 1]
-    req[r, DUE_PREV] = tail
-    req[r, DUE_NEXT] = NONE
-    if tail == NONE:
-        last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot))] = r
-    else:
-        req[tail, DUE_NEXT] = r
-    last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot)) + 1] = r
+    schedule(st, s, r, computed + 1)
 
 
 @inner
