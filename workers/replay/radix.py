@@ -4,11 +4,14 @@ One pool of nodes serves all engines of a replay; node e (0 <= e < E) is the roo
 run of consecutive pages of one content string. Content is never stored: a page is known by the run it belongs to and
 its offset there (see `page_runs`), so a node costs the same whether it holds one page or a million.
 
+An edge of the modelled tree is a chain of nodes joined by `edge_next`: it grows with its only holder, is cut where a
+path leaves it, and is refreshed as a whole even when only its first pages match.
+
 Invariants the kernels rely on: a locked node's ancestors are locked; no node was accessed later than its parent.
 Hence the list of unlocked nodes, ordered by last access and, within one access, children first, always starts with a
 leaf: eviction takes from its head, and only the return of a lock has to look for its place.
 
-Source: replay-engine specification, sections 7.6 and 7.10.
+Source: replay-engine specification, sections 7.6 and 7.10; edges and partial matches as measured on the peer.
 """
 
 from typing import NamedTuple
@@ -34,8 +37,10 @@ class RadixTree(NamedTuple):
     parent, run_id, run_start, pages: [K]; where a node hangs and which pages it holds.
     locks: [K]; requests whose path contains the node. children: [K]. accessed: [K]; logical clock of the last access
     (of a locked node: a lower bound, made exact when the lock returns).
+    edge_next: [K]; the child that continues the node's edge, or NONE.
     older, newer: [K]; unlocked nodes of one engine as a ring through its root, from oldest to newest.
-    spare: [K]; stack of released node numbers. slots: [power of two >= 2 K]; open-addressing index of children, -1 free.
+    spare: [K]; stack of released node numbers.
+    slots: [power of two >= 2 K]; open-addressing index of children, NONE where free.
     free_pages, evictable_pages: [E]. counters: [5]; next new node, depth of `spare`, clock, slot mask, overflow flag.
     """
 
@@ -46,6 +51,7 @@ class RadixTree(NamedTuple):
     locks: NDArray[np.int64]
     children: NDArray[np.int64]
     accessed: NDArray[np.int64]
+    edge_next: NDArray[np.int64]
     older: NDArray[np.int64]
     newer: NDArray[np.int64]
     spare: NDArray[np.int64]
@@ -72,7 +78,7 @@ def new_tree(num_engines: int, pages_per_engine: int, node_capacity: int) -> Rad
     """An empty tree; `node_capacity` counts nodes alive at one time, roots excluded."""
     size = node_capacity + num_engines
     num_slots = 1 << max(4, (2 * size - 1).bit_length())
-    arrays = [np.empty(size, np.int64) for _ in range(10)]
+    arrays = [np.empty(size, np.int64) for _ in range(11)]
     tree = RadixTree(
         *arrays,
         np.full(num_slots, NONE, np.int64),
@@ -85,6 +91,7 @@ def new_tree(num_engines: int, pages_per_engine: int, node_capacity: int) -> Rad
     tree.pages[:num_engines] = 0
     tree.locks[:num_engines] = 0
     tree.children[:num_engines] = 0
+    tree.edge_next[:num_engines] = NONE
     tree.older[:num_engines] = roots
     tree.newer[:num_engines] = roots
     return tree
@@ -109,6 +116,9 @@ def _child(tree: RadixTree, parent: int, run_id: int, run_start: int) -> int:
     """The child whose first page is (run_id, run_start), or NONE."""
     if tree.children[parent] == 0:
         return NONE
+    node = tree.edge_next[parent]
+    if node != NONE and tree.run_id[node] == run_id and tree.run_start[node] == run_start:
+        return node
     mask = tree.counters[_MASK]
     slot = _home_slot(tree, parent, run_id, run_start)
     while True:
@@ -177,6 +187,7 @@ def _new_node(tree: RadixTree, parent: int, run_id: int, run_start: int, pages: 
     tree.locks[node] = 0
     tree.children[node] = 0
     tree.accessed[node] = 0
+    tree.edge_next[node] = NONE
     return node
 
 
@@ -205,11 +216,15 @@ def _add_lock(tree: RadixTree, engine: int, node: int) -> None:
 
 @njit(cache=True)
 def _split(tree: RadixTree, node: int, pages: int, page_size: int) -> int:
-    """Cut `node` after `pages` pages; returns the new node holding them, with the same locks and access."""
-    head = _new_node(tree, tree.parent[node], tree.run_id[node], tree.run_start[node], pages)
+    """Divide `node` after `pages` pages; returns the new node holding them, with the same locks and access."""
+    parent = tree.parent[node]
+    head = _new_node(tree, parent, tree.run_id[node], tree.run_start[node], pages)
     if head == NONE:
         return NONE
     tree.slots[_slot_of(tree, node)] = head
+    if tree.edge_next[parent] == node:
+        tree.edge_next[parent] = head
+    tree.edge_next[head] = node
     tree.locks[head] = tree.locks[node]
     tree.accessed[head] = tree.accessed[node]
     tree.children[head] = 1
@@ -220,6 +235,21 @@ def _split(tree: RadixTree, node: int, pages: int, page_size: int) -> int:
     if tree.locks[node] == 0:
         _link_after(tree, node, head)
     return head
+
+
+@njit(cache=True)
+def _cut_edge(tree: RadixTree, engine: int, node: int) -> None:
+    """End an edge at `node`, where a path leaves it; what lay beyond counts as accessed now."""
+    beyond = tree.edge_next[node]
+    tree.edge_next[node] = NONE
+    above = engine
+    while beyond != NONE:
+        tree.accessed[beyond] = tree.counters[_CLOCK]
+        if tree.locks[beyond] == 0:
+            _unlink(tree, beyond)
+            _link_after(tree, tree.older[above], beyond)
+            above = beyond
+        beyond = tree.edge_next[beyond]
 
 
 @njit(cache=True)
@@ -264,6 +294,7 @@ def lock_prefix(tree: RadixTree, engine: int, runs: PageRuns, request: int, page
         _add_lock(tree, engine, node)
         depth += tree.pages[node]
     if node != engine:
+        _cut_edge(tree, engine, node)
         tree.accessed[node] = tree.counters[_CLOCK]
     return node
 
@@ -276,7 +307,7 @@ def insert_prefix(
 
     `last` ends the path of the first `depth` pages, locked by the request. Pages the tree already holds are merged.
     Returns the new last node and the number of pages the tree took; the other `pages - depth` less that number are
-    duplicates whose room the caller returns.
+    duplicates whose room the caller returns. A leaf that only this request holds grows, any other node gets a child.
     """
     tree.counters[_CLOCK] += 1
     taken = 0
@@ -300,19 +331,21 @@ def insert_prefix(
             node = child
             depth += tree.pages[child]
             continue
+        grows = node != engine and tree.children[node] == 0 and tree.locks[node] == 1
         if (
-            node != engine
-            and tree.children[node] == 0
-            and tree.locks[node] == 1
+            grows
             and tree.run_id[node] == run_id
             and tree.run_start[node] + tree.pages[node] * page_size == start
         ):
-            # Only this request holds the leaf: it may grow instead of getting a child.
             tree.pages[node] += wanted
         else:
             child = _new_node(tree, node, run_id, start, wanted)
             if child == NONE:
                 return node, taken
+            if grows:
+                tree.edge_next[node] = child
+            elif node != engine:
+                _cut_edge(tree, engine, node)
             tree.children[node] += 1
             tree.locks[child] = 1
             _hang(tree, child)
@@ -320,6 +353,7 @@ def insert_prefix(
         depth += wanted
         taken += wanted
     if node != engine:
+        _cut_edge(tree, engine, node)
         tree.accessed[node] = tree.counters[_CLOCK]
     return node, taken
 
@@ -358,7 +392,10 @@ def evict(tree: RadixTree, engine: int, pages: int) -> None:
             return
         _unlink(tree, node)
         _unhang(tree, node)
-        tree.children[tree.parent[node]] -= 1
+        parent = tree.parent[node]
+        tree.children[parent] -= 1
+        if tree.edge_next[parent] == node:
+            tree.edge_next[parent] = NONE
         tree.spare[tree.counters[_FREED]] = node
         tree.counters[_FREED] += 1
 
