@@ -1,6 +1,6 @@
 """RequestBatch: the structure of arrays that every replay consumes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,14 @@ class RequestBatch:
     span_tokens: NDArray[np.int64] | None = None
     output_span: NDArray[np.int64] | None = None
     stop_after_ms: float | None = None
+
+    def frozen(self) -> "RequestBatch":
+        """This batch, its arrays made read-only."""
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+        return self
 
     @property
     def num_requests(self) -> int:

@@ -1,0 +1,60 @@
+"""The clock of an aggregated fleet: what happens at one instant, and in which order (traffic specification, section 1)."""
+
+from math import inf
+
+from tests.reference.engine_group import EngineGroup
+from tests.reference.releases import Releases
+from tests.reference.routing import RoundRobin
+from tests.reference.sequence import Sequence
+from workers.replay.fleet import Fleet
+from workers.replay.outcomes import COMPLETED, REJECTED
+from workers.traffic.requests import RequestBatch
+
+
+class AggregatedReplay:
+    """Engines that prefill and decode, requests routed to them at their release."""
+
+    prefill_replicas = 0
+
+    def __init__(self, fleet: Fleet, batch: RequestBatch, sequences: list[Sequence]) -> None:
+        assert fleet.agg is not None
+        self.groups = [EngineGroup(fleet.agg, number) for number in range(fleet.agg.replicas)]
+        self.router = RoundRobin(fleet.agg.replicas, fleet.agg.attention_dp)
+        self.releases = Releases(batch, sequences)
+        self.stop_after_ms = inf if batch.stop_after_ms is None else batch.stop_after_ms
+        self.decode_replicas = fleet.agg.replicas
+        self.computed_prefill = 0
+        self.now = 0.0
+
+    def run(self) -> None:
+        """Jump from event to event until nothing is left or the time limit passes."""
+        while True:
+            moment = min([self.releases.next_ms] + [g.end_ms for g in self.groups if g.end_ms is not None])
+            if moment == inf or moment > self.stop_after_ms:
+                return
+            assert moment >= self.now, "the clock never runs back"
+            self.now = moment
+            self._finish_passes()
+            self._release()
+            self._start_passes()
+
+    def _finish_passes(self) -> None:
+        """Completions due now by ascending engine; follow-ups and refills are released after all of them."""
+        for group in self.groups:
+            if group.end_ms is None or group.end_ms > self.now:
+                continue
+            for seq in group.finish_pass():
+                seq.status = REJECTED if seq.index in group.rejected else COMPLETED
+                seq.end_ms = self.now
+                self.releases.ended(seq, self.now)
+            self.computed_prefill += sum(result.computed_prefill for result in group.results)
+
+    def _release(self) -> None:
+        for seq in self.releases.pop_due(self.now):
+            seq.worker, seq.dp_rank = self.router.pick()
+            self.groups[seq.worker].ranks[seq.dp_rank].submit(seq)
+
+    def _start_passes(self) -> None:
+        for group in self.groups:
+            if not group.is_busy and group.has_work:
+                group.start_pass(self.now)

@@ -1,0 +1,69 @@
+"""One replica: a group of attention-DP ranks that start and end their passes together (R-DP)."""
+
+from app.schemas.status import ReasonCode
+from tests.reference.acceptance import Acceptance
+from tests.reference.sequence import PassResult, Sequence
+from tests.reference.sglang import SglangRank
+from tests.reference.vllm import VllmRank
+from workers.errors import StuckError
+from workers.replay.fleet import Pool
+
+
+class EngineGroup:
+    """Ranks with own queues and pools, one common pass clock."""
+
+    def __init__(self, pool: Pool, number: int) -> None:
+        self.number = number
+        self.pool = pool
+        ranks = range(pool.attention_dp)
+        self.ranks = [_rank(pool, number * pool.attention_dp + r) for r in ranks]
+        self.end_ms: float | None = None
+        self.group_pass = 0
+        self.blocked_prefills = 0
+        self.results: list[PassResult] = []
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a pass is under way."""
+        return self.end_ms is not None
+
+    @property
+    def has_work(self) -> bool:
+        """True while any rank has waiting or running sequences."""
+        return any(rank.has_work for rank in self.ranks)
+
+    def start_pass(self, now: float) -> None:
+        """Every rank with work runs its own pass; the group ends with the slowest."""
+        may_prefill = self.blocked_prefills == 0
+        self.results = [rank.run_pass(now, self.group_pass, may_prefill) for rank in self.ranks if rank.has_work]
+        self.group_pass += 1
+        self.blocked_prefills = max(0, self.blocked_prefills - 1)
+        if any(result.did_prefill for result in self.results):
+            self.blocked_prefills = self.pool.prefill_decode_interval
+        duration = max(result.duration_ms for result in self.results)
+        if duration == 0.0 and not any(result.effect for result in self.results):
+            raise StuckError(ReasonCode.REPLAY_STUCK, f"engine {self.number} cannot make progress at {now} ms")
+        self.end_ms = now + duration
+
+    def finish_pass(self) -> list[Sequence]:
+        """Stamp the tokens of the pass with its end and return the sequences that ended with it."""
+        assert self.end_ms is not None
+        ended: list[Sequence] = []
+        for result in self.results:
+            for seq, tokens in result.emitted:
+                seq.token_ms += [self.end_ms] * tokens
+            ended += result.finished + result.rejected
+        if not self.has_work:
+            self.group_pass = 0
+        self.end_ms = None
+        return ended
+
+    @property
+    def rejected(self) -> set[int]:
+        """Indices of the requests the last pass refused."""
+        return {seq.index for result in self.results for seq in result.rejected}
+
+
+def _rank(pool: Pool, seed: int) -> VllmRank | SglangRank:
+    acceptance = Acceptance(pool.acceptance, seed)
+    return SglangRank(pool, acceptance) if pool.backend == "sglang" else VllmRank(pool, acceptance)

@@ -1,0 +1,248 @@
+"""One rank of an SGLang engine, pass by pass (replay-engine specification, section 7).
+
+Room is counted in tokens: free ones, the tree's (shared, evictable when unlocked) and each sequence's own.
+"""
+
+from dataclasses import dataclass
+
+from tests.reference.acceptance import Acceptance
+from tests.reference.radix_tree import Node, RadixTree
+from tests.reference.sequence import PassResult, Sequence
+from workers.replay.fleet import Pool
+
+CHUNK_BUDGET_TOKENS = 8192
+RESERVED_OUTPUT_LIMIT = 4096
+START_RATIO, START_RATIO_DP = 0.7, 0.21
+RATIO_FLOOR, RATIO_FALL, RATIO_FALL_PASSES = 0.14, 0.86, 600
+RETRACT_STEPS = 20
+
+
+@dataclass
+class Held:
+    """Room of one sequence: `shared` tokens in the tree up to a locked node, and `own` tokens beyond them."""
+
+    node: Node
+    shared: int
+    own: int = 0
+
+
+@dataclass
+class Member:
+    """A sequence in the prefill batch: it computes tokens [start, end)."""
+
+    seq: Sequence
+    start: int
+    end: int
+
+
+class SglangRank:
+    """Queues, radix tree and scheduler of one rank."""
+
+    def __init__(self, pool: Pool, acceptance: Acceptance) -> None:
+        self.pool = pool
+        self.page = pool.block_size
+        self.acceptance = acceptance
+        self.tree = RadixTree(self.page)
+        self.free = pool.num_blocks * pool.block_size
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.held: dict[Sequence, Held] = {}
+        self.start_ratio = START_RATIO_DP if pool.attention_dp > 1 else START_RATIO
+        self.ratio = self.start_ratio
+
+    @property
+    def has_work(self) -> bool:
+        """True while any sequence waits or runs here."""
+        return bool(self.waiting or self.running)
+
+    def submit(self, seq: Sequence) -> None:
+        """A request arrives; its output is clamped to the context limit."""
+        limit = self.pool.context_length
+        if limit is not None:
+            seq.max_output = min(seq.max_output, max(0, limit - seq.prompt))
+        self.waiting.append(seq)
+
+    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:  # noqa: ARG002
+        """Prefill if a batch can be formed, else decode everything that runs."""
+        result = PassResult()
+        batch = self._form_batch(now, result) if may_prefill else []
+        if batch:
+            self._prefill(batch, result)
+        elif self.running:
+            self._decode(result)
+        result.effect = bool(batch or result.emitted or result.rejected)
+        return result
+
+    # ---- prefill
+
+    def _form_batch(self, now: float, result: PassResult) -> list[Member]:
+        """Take heads of the queue while chunk budget, slots and room last; the first that fails blocks the rest."""
+        batch: list[Member] = []
+        promised = sum(min(s.remaining_output, RESERVED_OUTPUT_LIMIT) for s in self.running)
+        available = self.free + self.tree.evictable - self.ratio * promised
+        budget = CHUNK_BUDGET_TOKENS // self.pool.attention_dp
+        while self.waiting and budget > 0 and len(batch) < self.pool.max_num_seqs - len(self.running):
+            seq = self.waiting[0]
+            if self.pool.context_length is not None and seq.prompt >= self.pool.context_length:
+                result.rejected.append(self.waiting.pop(0))
+                continue
+            node, start = self._cached_prefix(seq)
+            missing = seq.length - start
+            reserve = min(seq.remaining_output, RESERVED_OUTPUT_LIMIT)
+            if self._pages(missing) > budget:
+                missing, reserve = budget // self.page * self.page, 0
+                if missing == 0:
+                    break
+            room = self._pages(missing)
+            if not room + reserve < available or not self._hold(seq, node, start, room):
+                break
+            available -= room + reserve
+            budget -= room
+            self.waiting.pop(0)
+            if seq.computed == 0:
+                seq.admissions.append((now, start))
+            batch.append(Member(seq, start, start + missing))
+        return batch
+
+    def _cached_prefix(self, seq: Sequence) -> tuple[Node, int]:
+        """Where the sequence starts: what it has computed, or what the tree holds of all but its last token."""
+        if seq in self.held:
+            return self.held[seq].node, seq.computed
+        if not self.pool.prefix_caching:
+            return self.tree.root, 0
+        return self.tree.match(seq.tokens[: seq.length - 1])
+
+    def _hold(self, seq: Sequence, node: Node, start: int, room: int) -> bool:
+        """Lock the cached prefix and allocate `room` tokens beyond it; all or nothing."""
+        self.tree.lock(node)
+        fits = self._allocate(room)
+        if seq in self.held or not fits:
+            self.tree.unlock(node)
+        if fits:
+            self.held.setdefault(seq, Held(node, start)).own += room
+        return fits
+
+    def _prefill(self, batch: list[Member], result: PassResult) -> None:
+        """Bill the batch; complete members emit a token and run, cut ones go back to the front of the queue."""
+        count = len(batch)
+        ends, starts = sum(m.end for m in batch) // count, sum(m.start for m in batch) // count
+        if ends > starts:
+            result.duration_ms = self.pool.step_times.prefill_ms(count, ends, starts)
+        result.computed_prefill = sum(m.end - m.start for m in batch)
+        result.did_prefill = True
+        cut: list[Sequence] = []
+        for member in batch:
+            seq = member.seq
+            seq.computed = member.end
+            self._publish(seq, seq.computed)
+            if seq.computed < seq.length:
+                cut.append(seq)
+            elif seq.remaining_output <= 0:
+                self._finish(seq, result)
+            else:
+                self._first_token(seq, result)
+        self.waiting[:0] = cut
+
+    def _first_token(self, seq: Sequence, result: PassResult) -> None:
+        seq.generated += 1
+        result.emitted.append((seq, 1))
+        if seq.remaining_output <= 0 and seq.generated == 1:
+            self._finish(seq, result)
+            return
+        assert self._grow(seq, seq.length), "room for the first token was reserved"
+        if seq.remaining_output <= 0:
+            self._finish(seq, result)
+        else:
+            self.running.append(seq)
+
+    # ---- decode
+
+    def _decode(self, result: PassResult) -> None:
+        """Every running sequence gets a slot and a token (or a burst), after retracting what the room cannot hold."""
+        retracted = self._retract_until_it_fits()
+        total = sum(s.length for s in self.running)
+        count = len(self.running)
+        result.duration_ms = self.pool.step_times.decode_ms(count, total, total // count)
+        if not retracted:
+            fall = RATIO_FALL * self.start_ratio / RATIO_FALL_PASSES
+            self.ratio = max(RATIO_FLOOR * self.start_ratio, self.ratio - fall)
+        for seq in list(self.running):
+            tokens = 1 + self.acceptance.accepted(self._burst(seq) - 1)
+            assert self._grow(seq, seq.length + tokens), "room for the burst was checked"
+            seq.generated += tokens
+            result.emitted.append((seq, tokens))
+            if seq.remaining_output <= 0:
+                self.running.remove(seq)
+                self._finish(seq, result)
+
+    def _burst(self, seq: Sequence) -> int:
+        """Most tokens one decode step can give this sequence."""
+        return min(1 + len(self.pool.acceptance), seq.remaining_output)
+
+    def _shortage(self) -> int:
+        """Tokens the next decode pass needs beyond the free and the evictable ones."""
+        need = sum(self._pages(s.length + self._burst(s)) - self._pages(s.length) for s in self.running)
+        return need - self.free - self.tree.evictable
+
+    def _retract_until_it_fits(self) -> bool:
+        """Send sequences back to the queue until the others fit, and lower the trust in early finishes."""
+        retracted = False
+        while self._shortage() > 0 and len(self.running) > 1:
+            self._retract(min(reversed(self.running), key=lambda s: (s.generated, -s.prompt)))
+            retracted = True
+        if retracted:
+            generated, outputs = sum(s.generated for s in self.running), sum(s.max_output for s in self.running)
+            self.ratio = min(1.0, (generated + RETRACT_STEPS * len(self.running)) / (outputs + 1))
+        return retracted
+
+    def _retract(self, victim: Sequence) -> None:
+        """Its own room is freed, its cached prefix unlocked; it queues again, last, as a prompt of all its tokens."""
+        self.running.remove(victim)
+        held = self.held.pop(victim)
+        self.free += held.own
+        self.tree.unlock(held.node)
+        self.free += self.tree.evict(RETRACT_STEPS * len(self.running) - self.free)
+        victim.computed = 0
+        self.waiting.append(victim)
+
+    # ---- room
+
+    def _pages(self, tokens: int) -> int:
+        return -(-tokens // self.page) * self.page
+
+    def _allocate(self, tokens: int) -> bool:
+        if tokens > self.free + self.tree.evictable:
+            return False
+        self.free += self.tree.evict(tokens - self.free)
+        self.free -= tokens
+        return True
+
+    def _grow(self, seq: Sequence, tokens: int) -> bool:
+        """Own room up to `tokens` of the sequence."""
+        held = self.held[seq]
+        missing = max(0, self._pages(tokens) - held.shared - held.own)
+        if not self._allocate(missing):
+            return False
+        held.own += missing
+        return True
+
+    def _publish(self, seq: Sequence, tokens: int) -> None:
+        """The first `tokens` enter the tree as whole pages; pages that were there already are freed."""
+        if not self.pool.prefix_caching:
+            return
+        held = self.held[seq]
+        whole = tokens // self.page * self.page
+        node, present = self.tree.insert(seq.tokens[:whole])
+        self.tree.lock(node)
+        self.tree.unlock(held.node)
+        self.free += max(0, present - held.shared)
+        held.own -= whole - held.shared
+        held.node, held.shared = node, whole
+
+    def _finish(self, seq: Sequence, result: PassResult) -> None:
+        """All tokens (the prompt alone after a single one) stay in the tree, unlocked; the rest is freed."""
+        self._publish(seq, seq.prompt if seq.max_output <= 1 else seq.length)
+        held = self.held.pop(seq)
+        self.tree.unlock(held.node)
+        self.free += held.own
+        result.finished.append(seq)

@@ -1,0 +1,294 @@
+"""Reader of the reference format: one prediction configuration of the peer simulator to a replayable case.
+
+Defaults per backend are those of the engine spec, section 12. What the replay does not model is refused by name.
+"""
+
+import gzip
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import floor
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from app.schemas.status import ReasonCode
+from workers.errors import UnsupportedError
+from workers.replay.fleet import Fleet, KvRouter, Pool, RoleName, StepTimes, Transfer
+from workers.replay.metrics import Sla
+from workers.timing.fixed import FixedTimes
+from workers.timing.polynomial import PolynomialTimes
+from workers.traffic.agentic import applied_compute_batch, dynamo_batch
+from workers.traffic.load_shape import resolved_request_count
+from workers.traffic.mooncake import TraceDrive, mooncake_batch
+from workers.traffic.requests import RequestBatch
+from workers.traffic.synthetic import Dialect, SyntheticTraffic, constant_arrivals, poisson_arrivals, synthetic_batch
+from workers.traffic.trace_rows import read_rows
+
+Config = Mapping[str, Any]
+
+_BLOCK_SIZE = {"vllm": 64, "sglang": 1, "trtllm": 32}
+_DEFAULT_BUDGET, _DEFAULT_SEQUENCES, _DEFAULT_PREFILL_SEQUENCES = 8192, 256, 1
+_DEFAULT_POISSON_SEED = 42
+_ROLE_KEYS: dict[str, RoleName] = {"aggregated": "agg", "prefill": "prefill", "decode": "decode"}
+_CONTEXT_KEYS = (
+    "max_position_embeddings",
+    "model_max_length",
+    "max_sequence_length",
+    "seq_length",
+    "n_positions",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceCase:
+    """One case, ready to replay. `session_names`: name of each session of the batch, by session index."""
+
+    name: str
+    fleet: Fleet
+    batch: RequestBatch
+    sla: Sla | None
+    session_names: tuple[str, ...]
+
+
+def read_case(case: Config, traces_dir: Path | None = None) -> ReferenceCase:
+    """The case whose `config` is a prediction configuration; trace paths are relative to `traces_dir`.
+
+    A case may carry its trace rows itself, under `trace` or `trace_rows`.
+    Raises: UnsupportedError for features the replay does not model; ValueError (TraceFaultError for traces) for
+    configurations that the peer refuses too; OSError when a trace cannot be read.
+    """
+    config = case["config"]
+    _refuse_unmodelled(config)
+    dialect: Dialect = "spica" if case.get("stack") == "dynamo" else "cli"
+    fleet = _fleet(config)
+    traffic = config["traffic"]
+    first_pool = fleet.agg or fleet.prefill
+    assert first_pool is not None
+    if traffic["source"]["type"] == "trace":
+        batch, names = _trace_batch(case, traces_dir, dialect)
+    else:
+        batch = _synthetic_batch(traffic, first_pool.block_size, dialect)
+        names = tuple(f"session_{index}" for index in range(batch.order.size))
+    bounds = config.get("evaluation", {}).get("sla")
+    return ReferenceCase(str(case.get("id", "case")), fleet, batch, Sla(**bounds) if bounds else None, names)
+
+
+def _refuse_unmodelled(config: Config) -> None:
+    """Name the features that would silently change the numbers."""
+    engine = config["engine"]
+    unmodelled = [key for key in ("tokenization", "fpm_profile") if engine.get(key)]
+    for role, worker in engine["workers"].items():
+        unmodelled += [
+            f"workers.{role}.kv_cache.{key}"
+            for key in ("host_offload", "g3_offload", "kvcr", "state_cache", "prefix_match_unit")
+            if worker.get("kv_cache", {}).get(key) is not None
+        ]
+    if config.get("planner", {}).get("policy", "disabled") != "disabled":
+        unmodelled.append("planner")
+    if unmodelled:
+        raise UnsupportedError(ReasonCode.BACKEND_CANNOT_RUN_SHAPE, f"not modelled: {', '.join(unmodelled)}")
+
+
+def _fleet(config: Config) -> Fleet:
+    """Pools, router and transfer of a configuration."""
+    engine = config["engine"]
+    roles = ("aggregated",) if engine["mode"] == "aggregated" else ("prefill", "decode")
+    pools = {_ROLE_KEYS[role]: _pool(engine, role) for role in roles}
+    router = config.get("router", {})
+    kv_router = None
+    if router.get("policy", "round_robin") == "kv_router":
+        weights = ("overlap_score_credit", "prefill_load_scale", "temperature")
+        kv_router = KvRouter(**{name: float(router[name]) for name in weights if name in router})
+    return Fleet(
+        agg=pools.get("agg"),
+        prefill=pools.get("prefill"),
+        decode=pools.get("decode"),
+        router=kv_router,
+        transfer=_transfer(engine),
+    )
+
+
+def _pool(engine: Config, role: str) -> Pool:
+    """One role's engines."""
+    worker = engine["workers"].get(role) or {}
+    backend = engine["backend"]
+    parallelism, scheduler = worker.get("parallelism", {}), worker.get("scheduler", {})
+    cache = worker.get("kv_cache", {})
+    block_size = cache.get("block_size") or _BLOCK_SIZE[backend]
+    attention_dp = parallelism.get("attention_data", 1)
+    num_blocks = _num_blocks(engine, role, block_size)
+    return Pool(
+        role=_ROLE_KEYS[role],
+        backend=backend,
+        replicas=parallelism.get("replicas", 1),
+        attention_dp=attention_dp,
+        gpus_per_replica=parallelism.get("tensor", 1) * parallelism.get("pipeline", 1) * attention_dp,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_num_batched_tokens=scheduler.get("max_batched_tokens", _DEFAULT_BUDGET),
+        max_num_seqs=scheduler.get(
+            "max_sequences", _DEFAULT_PREFILL_SEQUENCES if role == "prefill" else _DEFAULT_SEQUENCES
+        ),
+        step_times=_step_times(engine, role, num_blocks * block_size),
+        prefix_caching=cache.get("prefix_caching", True),
+        chunked_prefill=role == "decode" or engine.get("enable_chunked_prefill") is not False,
+        context_length=_context_length(engine, worker),
+        acceptance=_acceptance(engine),
+        prefill_schedule_interval=scheduler.get("prefill_schedule_interval", 1),
+        prefill_decode_interval=scheduler.get("prefill_decode_interval", 0),
+    )
+
+
+def _acceptance(engine: Config) -> tuple[float, ...]:
+    """Conditional acceptance per draft token: given rates, or `nextn_accepted` spread over the first tokens."""
+    speculation = engine.get("speculation")
+    if speculation:
+        return tuple(speculation["acceptance_rates"])
+    nextn, accepted = engine.get("nextn", 0), engine.get("nextn_accepted", 0.0)
+    whole = floor(accepted)
+    rates = [1.0] * whole + [accepted - whole] * (whole < nextn)
+    return tuple(rates + [0.0] * (nextn - len(rates)))
+
+
+def _context_length(engine: Config, worker: Config) -> int | None:
+    """Reject limit in tokens; only vLLM falls back to what the model declares."""
+    configured = worker.get("context_length", engine.get("context_length", "max"))
+    if isinstance(configured, int):
+        return configured
+    return declared_context_length(engine["model"]) if engine["backend"] == "vllm" else None
+
+
+@lru_cache
+def declared_context_length(model: str) -> int:
+    """Longest context the model's published configuration declares, tokens.
+
+    Raises: UnsupportedError when the performance-data package does not know the model or it declares none.
+    """
+    spec = importlib.util.find_spec("aisimulate_core")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    for folder in folders:
+        path = Path(folder) / "model_configs" / f"{model.replace('/', '--')}_config.json"
+        if path.is_file():
+            declared = orjson.loads(path.read_bytes())
+            for mapping in (declared.get("text_config") or {}, declared):
+                for key in _CONTEXT_KEYS:
+                    if isinstance(mapping.get(key), int) and mapping[key] > 0:
+                        return int(mapping[key])
+    raise UnsupportedError(ReasonCode.NO_PERF_DATA, f"no declared context length for model {model!r}")
+
+
+def _step_times(engine: Config, role: str, pool_tokens: int) -> StepTimes:
+    """The role's step times by `timing.type`."""
+    timing = (engine["workers"].get(role) or {}).get("timing", {})
+    kind = timing.get("type", "default")
+    if kind == "fixed":
+        return FixedTimes(float(timing["prefill_ms"]), float(timing["decode_ms"]))
+    if kind == "polynomial":
+        return PolynomialTimes(pool_tokens)
+    raise UnsupportedError(ReasonCode.NO_PERF_DATA, f"timing type {kind!r} is not available")
+
+
+def _num_blocks(engine: Config, role: str, block_size: int) -> int:
+    """KV blocks of one rank."""
+    cache = (engine["workers"].get(role) or {}).get("kv_cache", {})
+    capacity = cache.get("capacity", {"type": "default"})
+    if capacity.get("blocks") is not None:
+        return int(capacity["blocks"])
+    if capacity.get("bytes") is not None:
+        return int(capacity["bytes"] // (block_size * cache["bytes_per_token"]))
+    raise UnsupportedError(ReasonCode.NO_PERF_DATA, "default KV capacity is not available")
+
+
+def _transfer(engine: Config) -> Transfer:
+    """Prefill to decode hand-over; free without a bandwidth."""
+    configured = engine.get("kv_transfer")
+    if not configured or engine["mode"] == "aggregated" or not configured.get("bandwidth_gb_per_second"):
+        return Transfer()
+    bytes_per_token = configured.get("bytes_per_token", "auto")
+    if bytes_per_token == "auto":
+        raise UnsupportedError(ReasonCode.NO_PERF_DATA, "KV bytes per token are not available")
+    return Transfer(
+        bytes_per_token=float(bytes_per_token),
+        bandwidth_gb_per_s=float(configured["bandwidth_gb_per_second"]),
+        timing=configured.get("timing_mode", "destination_missing"),
+    )
+
+
+def _synthetic_batch(traffic: Config, block_size: int, dialect: Dialect) -> RequestBatch:
+    """Requests of a `synthetic` or `synthetic-session` source."""
+    source, load = traffic["source"], traffic["load"]
+    session = source.get("session", {})
+    rate = load.get("requests_per_second") or load.get("sessions_per_second")
+    shape = SyntheticTraffic(
+        isl=source.get("input_tokens") or source.get("new_input_tokens_per_turn") or 1024,
+        osl=source.get("output_tokens") or source.get("output_tokens_per_turn") or 128,
+        sessions=_stop_count(traffic.get("stop", {}), load, rate),
+        block_size=block_size,
+        turns=session.get("turns", 4) if source["type"] == "synthetic-session" else 1,
+        inter_turn_delay_ms=session.get("inter_turn_delay_ms", 0.0),
+        shared_prefix_ratio=session.get("shared_prefix_ratio", 0.0),
+        num_prefix_groups=session.get("prefix_groups", 0),
+        cached_prefix_tokens=source.get("cached_prefix_tokens", 0),
+        dialect=dialect,
+    )
+    if load["type"] == "concurrency":
+        return synthetic_batch(shape, in_flight_cap=load.get("concurrency", 10))
+    if load["type"] == "constant_rate":
+        return synthetic_batch(shape, constant_arrivals(shape.sessions, 1000.0 / rate))
+    if load["type"] == "poisson":
+        seed = load.get("seed", _DEFAULT_POISSON_SEED)
+        return synthetic_batch(shape, poisson_arrivals(shape.sessions, rate, seed))
+    raise ValueError(f"traffic.load.type {load['type']!r} does not drive synthetic traffic")
+
+
+def _stop_count(stop: Config, load: Config, rate: float | None) -> int:
+    """Requests or sessions to issue."""
+    for key in ("requests", "sessions"):
+        if stop.get(key) is not None:
+            return int(stop[key])
+        if stop.get(f"{key}_per_load_unit") is not None:
+            return resolved_request_count(stop[f"{key}_per_load_unit"], rate or load.get("concurrency", 10))
+    raise ValueError("synthetic traffic requires a stop condition")
+
+
+def _trace_batch(case: Config, traces_dir: Path | None, dialect: Dialect) -> tuple[RequestBatch, tuple[str, ...]]:
+    """Requests and session names of a trace source."""
+    traffic = case["config"]["traffic"]
+    source, load, stop = traffic["source"], traffic["load"], traffic.get("stop") or {}
+    trace_format = source.get("format", "mooncake")
+    limit_s = stop.get("max_virtual_time_seconds")
+    drive = TraceDrive(
+        trace_block_size=source.get("block_size") or 512,
+        speedup=load.get("speedup") or 1.0,
+        in_flight_cap=load.get("concurrency", 10) if load["type"] == "concurrency" else None,
+        is_delta=trace_format == "mooncake-delta",
+        stop_after_ms=None if limit_s is None else 1000.0 * limit_s,
+        dialect=dialect,
+    )
+    contents = trace_contents(case, source["paths"], traces_dir)
+    if trace_format == "dynamo":
+        return dynamo_batch(contents, drive)
+    if len(contents) != 1:
+        raise ValueError(f"trace format {trace_format!r} requires exactly one path")
+    if trace_format == "applied_compute_agentic":
+        return applied_compute_batch(contents[0], drive)
+    if trace_format not in ("mooncake", "mooncake-delta"):
+        raise UnsupportedError(ReasonCode.BACKEND_CANNOT_RUN_SHAPE, f"not modelled: trace format {trace_format!r}")
+    rows = read_rows(contents[0], drive.trace_block_size)
+    return mooncake_batch(rows, drive), rows.session_names
+
+
+def trace_contents(case: Config, paths: list[str], traces_dir: Path | None) -> list[bytes]:
+    """The trace files of a case: its own rows, or the files under `traces_dir`, gzipped ones beside their name."""
+    for key in ("trace", "trace_rows"):
+        if isinstance(case.get(key), list):
+            return [b"\n".join(row.encode() if isinstance(row, str) else orjson.dumps(row) for row in case[key])]
+    contents = []
+    for name in paths:
+        path = (traces_dir or Path()) / name
+        zipped = path.with_name(path.name + ".gz")
+        contents.append(gzip.decompress(zipped.read_bytes()) if zipped.is_file() else path.read_bytes())
+    return contents
