@@ -33,6 +33,17 @@ class RadixTree:
         self.size = 0
         self.evictable = 0
 
+    def matched(self, tokens: Tokens) -> int:
+        """Tokens of the longest cached prefix of whole pages; changes nothing."""
+        node, matched = self.root, 0
+        while (child := self._child(node, tokens[matched:])) is not None:
+            common = self._common_pages(child.tokens, tokens[matched:])
+            matched += common
+            if common < len(child.tokens):
+                break
+            node = child
+        return matched
+
     def match(self, tokens: Tokens) -> tuple[Node, int]:
         """Deepest node covering a prefix of whole pages, and its length; every node on the way is refreshed.
 
@@ -49,10 +60,20 @@ class RadixTree:
                 child = self._split(child, common)
             node, matched = child, matched + common
 
-    def insert(self, tokens: Tokens) -> tuple[Node, int]:
-        """Add a sequence of whole pages; returns its last node and how many of its tokens were there already."""
+    def insert(self, tokens: Tokens, held: Node) -> tuple[Node, int]:
+        """Add a sequence of whole pages; returns its last node and how many of its tokens were there already.
+
+        `held` is the node the owner of the sequence has locked. A leaf that nobody else has locked grows.
+        """
         node, matched = self.match(tokens)
         if matched == len(tokens):
+            return node, matched
+        if node is not self.root and not node.children and node.locks == (1 if node is held else 0):
+            added = tokens[matched:]
+            node.tokens = np.concatenate([node.tokens, added])
+            node.access = next(self.clock)
+            self.size += len(added)
+            self.evictable += len(added) if node.locks == 0 else 0
             return node, matched
         leaf = Node(tokens[matched:].copy(), node, next(self.clock))
         node.children[self._first_page(leaf.tokens)] = leaf

@@ -70,7 +70,7 @@ class SglangRank:
             self._prefill(batch, result)
         elif self.running:
             self._decode(result)
-        result.effect = bool(batch or result.emitted or result.rejected)
+        result.effect = result.effect or bool(batch or result.emitted or result.rejected)
         return result
 
     # ---- prefill
@@ -86,7 +86,7 @@ class SglangRank:
             if self.pool.context_length is not None and seq.prompt >= self.pool.context_length:
                 result.rejected.append(self.waiting.pop(0))
                 continue
-            node, start = self._cached_prefix(seq)
+            start = self._start(seq)
             missing = seq.length - start
             reserve = min(seq.remaining_output, RESERVED_OUTPUT_LIMIT)
             if self._pages(missing) > budget:
@@ -94,7 +94,7 @@ class SglangRank:
                 if missing == 0:
                     break
             room = self._pages(missing)
-            if not room + reserve < available or not self._hold(seq, node, start, room):
+            if not room + reserve < available or not self._hold(seq, start, room):
                 break
             available -= room + reserve
             budget -= room
@@ -104,16 +104,20 @@ class SglangRank:
             batch.append(Member(seq, start, start + missing))
         return batch
 
-    def _cached_prefix(self, seq: Sequence) -> tuple[Node, int]:
-        """Where the sequence starts: what it has computed, or what the tree holds of all but its last token."""
-        if seq in self.held:
-            return self.held[seq].node, seq.computed
-        if not self.pool.prefix_caching:
-            return self.tree.root, 0
-        return self.tree.match(seq.tokens[: seq.length - 1])
+    def _start(self, seq: Sequence) -> int:
+        """What the sequence has computed, or what the tree holds of it; all but the last token if it wants output.
 
-    def _hold(self, seq: Sequence, node: Node, start: int, room: int) -> bool:
+        Only looked up: a head that is not admitted does not refresh its prefix.
+        """
+        if seq in self.held:
+            return seq.computed
+        if not self.pool.prefix_caching:
+            return 0
+        return self.tree.matched(seq.tokens[: seq.length - (seq.max_output > 0)])
+
+    def _hold(self, seq: Sequence, start: int, room: int) -> bool:
         """Lock the cached prefix and allocate `room` tokens beyond it; all or nothing."""
+        node = self.held[seq].node if seq in self.held else self.tree.match(seq.tokens[:start])[0]
         self.tree.lock(node)
         fits = self._allocate(room)
         if seq in self.held or not fits:
@@ -130,36 +134,38 @@ class SglangRank:
             result.duration_ms = self.pool.step_times.prefill_ms(count, ends, starts)
         result.computed_prefill = sum(m.end - m.start for m in batch)
         result.did_prefill = True
-        cut: list[Sequence] = []
         for member in batch:
-            seq = member.seq
-            seq.computed = member.end
-            self._publish(seq, seq.computed)
-            if seq.computed < seq.length:
-                cut.append(seq)
-            elif seq.remaining_output <= 0:
-                self._finish(seq, result)
-            else:
-                self._first_token(seq, result)
+            member.seq.computed = member.end
+            self._publish(member.seq, member.end)
+        cut = [m.seq for m in batch if m.end < m.seq.length]
         self.waiting[:0] = cut
+        self._first_tokens([m.seq for m in batch if m.seq not in cut], result)
 
-    def _first_token(self, seq: Sequence, result: PassResult) -> None:
-        seq.generated += 1
-        result.emitted.append((seq, 1))
-        if seq.remaining_output <= 0 and seq.generated == 1:
-            self._finish(seq, result)
-            return
-        assert self._grow(seq, seq.length), "room for the first token was reserved"
-        if seq.remaining_output <= 0:
-            self._finish(seq, result)
-        else:
-            self.running.append(seq)
+    def _first_tokens(self, complete: list[Sequence], result: PassResult) -> None:
+        """One token each. Those that end here need no slot; if the others' slots do not all fit, their token waits."""
+        last = [seq for seq in complete if seq.remaining_output <= 1]
+        others = [seq for seq in complete if seq not in last]
+        need = sum(self._pages(seq.length + 1) - self._pages(seq.length) for seq in others)
+        fits = need <= self.free + self.tree.evictable
+        self.free += self.tree.evict(need - self.free)
+        for seq in complete:
+            if seq.remaining_output > 0 and (fits or seq in last):
+                if seq in others:
+                    assert self._grow(seq, seq.length + 1), "room was checked"
+                seq.generated += 1
+                result.emitted.append((seq, 1))
+        self.running += others
+        for seq in last:
+            self._finish(seq, seq.computed, result)
 
     # ---- decode
 
     def _decode(self, result: PassResult) -> None:
         """Every running sequence gets a slot and a token (or a burst), after retracting what the room cannot hold."""
         retracted = self._retract_until_it_fits()
+        result.effect = retracted
+        if self._shortage() > 0:
+            return
         total = sum(s.length for s in self.running)
         count = len(self.running)
         result.duration_ms = self.pool.step_times.decode_ms(count, total, total // count)
@@ -173,7 +179,7 @@ class SglangRank:
             result.emitted.append((seq, tokens))
             if seq.remaining_output <= 0:
                 self.running.remove(seq)
-                self._finish(seq, result)
+                self._finish(seq, seq.length, result)
 
     def _burst(self, seq: Sequence) -> int:
         """Most tokens one decode step can give this sequence."""
@@ -232,16 +238,16 @@ class SglangRank:
             return
         held = self.held[seq]
         whole = tokens // self.page * self.page
-        node, present = self.tree.insert(seq.tokens[:whole])
+        node, present = self.tree.insert(seq.tokens[:whole], held.node)
         self.tree.lock(node)
         self.tree.unlock(held.node)
         self.free += max(0, present - held.shared)
         held.own -= whole - held.shared
         held.node, held.shared = node, whole
 
-    def _finish(self, seq: Sequence, result: PassResult) -> None:
-        """All tokens (the prompt alone after a single one) stay in the tree, unlocked; the rest is freed."""
-        self._publish(seq, seq.prompt if seq.max_output <= 1 else seq.length)
+    def _finish(self, seq: Sequence, tokens: int, result: PassResult) -> None:
+        """The `tokens` that have a slot stay in the tree, unlocked; the rest is freed."""
+        self._publish(seq, tokens)
         held = self.held.pop(seq)
         self.tree.unlock(held.node)
         self.free += held.own
