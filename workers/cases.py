@@ -100,8 +100,11 @@ def _fleet(config: Config) -> Fleet:
     router = config.get("router", {})
     kv_router = None
     if router.get("policy", "round_robin") == "kv_router":
-        weights = ("overlap_score_credit", "prefill_load_scale", "temperature")
-        kv_router = KvRouter(**{name: float(router[name]) for name in weights if name in router})
+        kv_router = KvRouter(
+            overlap_score_credit=router.get("overlap_score_credit", 1.0),
+            prefill_load_scale=router.get("prefill_load_scale", 1.0),
+            temperature=router.get("temperature", 0.0),
+        )
     return Fleet(
         agg=pools.get("agg"),
         prefill=pools.get("prefill"),
