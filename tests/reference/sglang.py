@@ -65,6 +65,7 @@ class SglangRank:
     def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:  # noqa: ARG002
         """Prefill if a batch can be formed, else decode everything that runs."""
         result = PassResult()
+        self._refuse_too_long(result)
         batch = self._form_batch(now, result) if may_prefill else []
         if batch:
             self._prefill(batch, result)
@@ -72,6 +73,13 @@ class SglangRank:
             self._decode(result)
         result.effect = result.effect or bool(batch or result.emitted or result.rejected)
         return result
+
+    def _refuse_too_long(self, result: PassResult) -> None:
+        """Prompts that reach the context limit leave the queue, wherever they stand."""
+        limit = self.pool.context_length
+        if limit is not None:
+            result.rejected = [seq for seq in self.waiting if seq.prompt >= limit]
+            self.waiting = [seq for seq in self.waiting if seq.prompt < limit]
 
     # ---- prefill
 
@@ -83,9 +91,6 @@ class SglangRank:
         budget = CHUNK_BUDGET_TOKENS // self.pool.attention_dp
         while self.waiting and budget > 0 and len(batch) < self.pool.max_num_seqs - len(self.running):
             seq = self.waiting[0]
-            if self.pool.context_length is not None and seq.prompt >= self.pool.context_length:
-                result.rejected.append(self.waiting.pop(0))
-                continue
             start = self._start(seq)
             missing = seq.length - start
             reserve = min(seq.remaining_output, RESERVED_OUTPUT_LIMIT)
@@ -172,23 +177,28 @@ class SglangRank:
         if not retracted:
             fall = RATIO_FALL * self.start_ratio / RATIO_FALL_PASSES
             self.ratio = max(RATIO_FLOOR * self.start_ratio, self.ratio - fall)
-        for seq in list(self.running):
+        self.free += self.tree.evict(self._need() - self.free)
+        for seq in self.running:
             tokens = 1 + self.acceptance.accepted(self._burst(seq) - 1)
             assert self._grow(seq, seq.length + tokens), "room for the burst was checked"
             seq.generated += tokens
             result.emitted.append((seq, tokens))
-            if seq.remaining_output <= 0:
-                self.running.remove(seq)
-                self._finish(seq, seq.length, result)
+        finished = [seq for seq in self.running if seq.remaining_output <= 0]
+        self.running = [seq for seq in self.running if seq not in finished]
+        for seq in finished:
+            self._finish(seq, seq.length, result)
 
     def _burst(self, seq: Sequence) -> int:
         """Most tokens one decode step can give this sequence."""
         return min(1 + len(self.pool.acceptance), seq.remaining_output)
 
+    def _need(self) -> int:
+        """Tokens of new pages for the longest bursts the next decode pass can bring."""
+        return sum(self._pages(s.length + self._burst(s)) - self._pages(s.length) for s in self.running)
+
     def _shortage(self) -> int:
         """Tokens the next decode pass needs beyond the free and the evictable ones."""
-        need = sum(self._pages(s.length + self._burst(s)) - self._pages(s.length) for s in self.running)
-        return need - self.free - self.tree.evictable
+        return self._need() - self.free - self.tree.evictable
 
     def _retract_until_it_fits(self) -> bool:
         """Send sequences back to the queue until the others fit, and lower the trust in early finishes."""

@@ -97,7 +97,7 @@ def new_tree(num_engines: int, pages_per_engine: int, node_capacity: int) -> Rad
     return tree
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, nogil=True, inline="always")
 def _mixed(value: np.uint64, word: np.int64) -> np.uint64:
     mixed = (value + np.uint64(word)) * _MIX_A
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_B
@@ -105,13 +105,13 @@ def _mixed(value: np.uint64, word: np.int64) -> np.uint64:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _home_slot(tree: RadixTree, parent: int, run_id: int, run_start: int) -> int:
     mixed = _mixed(_mixed(_mixed(np.uint64(0), parent), run_id), run_start)
     return np.int64(mixed & np.uint64(tree.counters[_MASK]))
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _child(tree: RadixTree, parent: int, run_id: int, run_start: int) -> int:
     """The child whose first page is (run_id, run_start), or NONE."""
     if tree.children[parent] == 0:
@@ -130,7 +130,7 @@ def _child(tree: RadixTree, parent: int, run_id: int, run_start: int) -> int:
         slot = (slot + 1) & mask
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _hang(tree: RadixTree, node: int) -> None:
     """Make `node` findable under its parent; the caller keeps `children` right."""
     mask = tree.counters[_MASK]
@@ -140,7 +140,7 @@ def _hang(tree: RadixTree, node: int) -> None:
     tree.slots[slot] = node
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _slot_of(tree: RadixTree, node: int) -> int:
     mask = tree.counters[_MASK]
     slot = _home_slot(tree, tree.parent[node], tree.run_id[node], tree.run_start[node])
@@ -149,7 +149,7 @@ def _slot_of(tree: RadixTree, node: int) -> int:
     return slot
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _unhang(tree: RadixTree, node: int) -> None:
     """Remove `node` from the index, closing the gap so that no probe sequence is cut."""
     mask = tree.counters[_MASK]
@@ -167,7 +167,7 @@ def _unhang(tree: RadixTree, node: int) -> None:
     tree.slots[gap] = NONE
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _new_node(tree: RadixTree, parent: int, run_id: int, run_start: int, pages: int) -> int:
     """A node outside the list of unlocked ones; NONE (and the overflow flag) when all node numbers are in use."""
     counters = tree.counters
@@ -191,7 +191,7 @@ def _new_node(tree: RadixTree, parent: int, run_id: int, run_start: int, pages: 
     return node
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _link_after(tree: RadixTree, place: int, node: int) -> None:
     after = tree.newer[place]
     tree.older[node] = place
@@ -200,13 +200,13 @@ def _link_after(tree: RadixTree, place: int, node: int) -> None:
     tree.older[after] = node
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _unlink(tree: RadixTree, node: int) -> None:
     tree.newer[tree.older[node]] = tree.newer[node]
     tree.older[tree.newer[node]] = tree.older[node]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _add_lock(tree: RadixTree, engine: int, node: int) -> None:
     if tree.locks[node] == 0:
         _unlink(tree, node)
@@ -214,7 +214,7 @@ def _add_lock(tree: RadixTree, engine: int, node: int) -> None:
     tree.locks[node] += 1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _split(tree: RadixTree, node: int, pages: int, page_size: int) -> int:
     """Divide `node` after `pages` pages; returns the new node holding them, with the same locks and access."""
     parent = tree.parent[node]
@@ -237,7 +237,7 @@ def _split(tree: RadixTree, node: int, pages: int, page_size: int) -> int:
     return head
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _cut_edge(tree: RadixTree, engine: int, node: int) -> None:
     """End an edge at `node`, where a path leaves it; what lay beyond counts as accessed now."""
     beyond = tree.edge_next[node]
@@ -252,7 +252,7 @@ def _cut_edge(tree: RadixTree, engine: int, node: int) -> None:
         beyond = tree.edge_next[beyond]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def matched_pages(tree: RadixTree, engine: int, runs: PageRuns, request: int, limit: int, page_size: int) -> int:
     """How many of the request's first `limit` pages the tree holds; changes nothing."""
     node = engine
@@ -274,7 +274,7 @@ def matched_pages(tree: RadixTree, engine: int, runs: PageRuns, request: int, li
     return depth
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def lock_prefix(tree: RadixTree, engine: int, runs: PageRuns, request: int, pages: int, page_size: int) -> int:
     """Lock the path of the request's first `pages` pages, all of them held; returns its last node (the root if 0)."""
     tree.counters[_CLOCK] += 1
@@ -299,7 +299,7 @@ def lock_prefix(tree: RadixTree, engine: int, runs: PageRuns, request: int, page
     return node
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def insert_prefix(
     tree: RadixTree, engine: int, last: int, depth: int, runs: PageRuns, request: int, pages: int, page_size: int
 ) -> tuple[int, int]:
@@ -358,7 +358,7 @@ def insert_prefix(
     return node, taken
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def unlock(tree: RadixTree, engine: int, last: int) -> None:
     """Return one lock on the path from the root to `last`; nodes without locks become evictable."""
     node = last
@@ -376,7 +376,7 @@ def unlock(tree: RadixTree, engine: int, last: int) -> None:
         node = tree.parent[node]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def evict(tree: RadixTree, engine: int, pages: int) -> None:
     """Free `pages` pages (or all evictable ones): the oldest leaf from its tail, then the next."""
     while pages > 0:
@@ -428,7 +428,7 @@ def page_runs(
     return PageRuns(offset, *(array[:used] for array in arrays))
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _fill_runs(  # type: ignore[no-untyped-def]
     total_tokens, page_size, span_offset, span_id, span_tokens, output_span, offset, run_id, run_start, end_page
 ):

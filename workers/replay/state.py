@@ -25,6 +25,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from workers.replay.radix import PageRuns, RadixTree
+
 NONE = -1
 WAITING, RUNNING, DONE, REFUSED = 0, 1, 2, 3
 
@@ -172,12 +174,17 @@ class Times(NamedTuple):
 
 
 class Sglang(NamedTuple):
-    """Arrays of the SGLang backend alone: integers and numbers per rank, and the radix tree (see backends.sglang)."""
+    """Arrays of the SGLang backend alone; columns are named in backends.sglang_state.
+
+    number: int64 [ranks, NUM_INTEGERS]. real: float64 [ranks, NUM_REALS]. request: int64 [R, NUM_REQUEST_COLUMNS].
+    tree, runs: the prefix trees of all ranks (their page counts too) and the requests' contents, see radix.
+    """
 
     number: NDArray[np.int64]
     real: NDArray[np.float64]
     request: NDArray[np.int64]
-    tree: NDArray[np.int64]
+    tree: RadixTree
+    runs: PageRuns
 
 
 class State(NamedTuple):
