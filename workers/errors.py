@@ -7,7 +7,7 @@ EvaluationError
 +-- StoppedError        should_stop said so (deadline or cancel)
 """
 
-from app.schemas.status import ReasonCode
+from app.schemas.status import ReasonCode as ReasonCode  # workers.replay takes it from here
 
 
 class EvaluationError(Exception):

@@ -48,9 +48,8 @@ IDLE, BEGUN, BUSY = 0, 1, 2
 PASS_START, FIRST_END, PASS_END, NUM_GROUP_TIMES = range(4)
 
 # Entries of `Clock.number` and `Clock.time_ms`.
-(FIRST_REPLICA, LAST_REPLICA, NEXT_SESSION, SESSION_STRIDE, NUM_SESSIONS, IN_FLIGHT, IN_FLIGHT_CAP, ROUTED, COUPLED,
- THINKING, RELEASED_NOW, FREED_NOW, GAPS_USED, MISS_N, MISS_A, MISS_B, COMMITTED_PREFILL, EVENTS_LEFT, NUM_DONE, EXACT_HORIZON,
- NUM_CLOCK) = range(21)  # fmt: skip
+(FIRST_REPLICA, LAST_REPLICA, NEXT_SESSION, SESSION_STRIDE, NUM_SESSIONS, IN_FLIGHT_CAP, ROUTED, EXACT_HORIZON, THINKING,
+ FREED_NOW, GAPS_USED, MISS_N, MISS_A, MISS_B, COMMITTED_PREFILL, EVENTS_LEFT, NUM_DONE, NUM_CLOCK) = range(18)  # fmt: skip
 NOW, STOP_AFTER, LAST_END, NUM_CLOCK_TIMES = range(4)
 
 
@@ -62,7 +61,8 @@ class Requests(NamedTuple):
     first_admit_ms, first_token_ms, second_token_ms, last_token_ms, end_ms: float64, NaN until it happens.
     generated: int64; tokens so far, kept current at preemption and completion only (see `due_step`).
     computed: int64; tokens with KV while a prompt is partly computed (explicit mode: always).
-    held: int64; blocks held (explicit mode). admissions, first_reused, max_reused: int64; reuse in tokens.
+    held: int64; blocks held (explicit mode). before, tokens, charged, burst, asked: int64 [R or 0]; explicit mode only, see
+    backends.explicit. admissions, first_reused, max_reused: int64; reuse in tokens.
     due_step: int64; the rank's STEP at which the request's last token comes. residue: int32; (length - STEP) mod block.
     status: int8; WAITING.. . worker, dp_rank: int32.
     wait_next, run_next, run_prev, due_next, due_prev, new_next, young_next: int32 links. young: int8, see backends.vllm.
@@ -81,6 +81,11 @@ class Requests(NamedTuple):
     generated: NDArray[np.int64]
     computed: NDArray[np.int64]
     held: NDArray[np.int64]
+    before: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    charged: NDArray[np.int64]
+    burst: NDArray[np.int64]
+    asked: NDArray[np.int64]
     admissions: NDArray[np.int64]
     first_reused: NDArray[np.int64]
     max_reused: NDArray[np.int64]
@@ -105,7 +110,6 @@ class Clock(NamedTuple):
     number: int64 [NUM_CLOCK]. time_ms: float64 [NUM_CLOCK_TIMES].
     session_order: int64 [S], first requests of sessions in release order.
     think_ms: float64 [T], think_request: int64 [T]; binary heap of follow-up turns by (instant, request).
-    release: int64 [T], requests released at the present instant.
     gap_ms, gap_count, gap_context, gap_steps: [G]; see `log_gap`, `log_stretch`.
     """
 
@@ -114,7 +118,6 @@ class Clock(NamedTuple):
     session_order: NDArray[np.int64]
     think_ms: NDArray[np.float64]
     think_request: NDArray[np.int64]
-    release: NDArray[np.int64]
     gap_ms: NDArray[np.float64]
     gap_count: NDArray[np.int64]
     gap_context: NDArray[np.int64]
@@ -343,7 +346,7 @@ def next_thinker(clock):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def log_gap(st, gap, count):  # type: ignore[no-untyped-def]
-    """`count` token gaps of `gap` ms each. At most one call per running or waiting request and pass."""
+    """`count` token gaps of `gap` ms each. At most two calls per running request and pass."""
     clock = st.clock
     i = clock.number[GAPS_USED]
     clock.gap_ms[i] = gap
