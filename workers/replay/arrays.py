@@ -8,12 +8,17 @@ from numpy.typing import NDArray
 from workers.replay import kv_cache, state
 from workers.replay.fleet import Pool
 from workers.replay.prefix_tree import PrefixTree, prefix_tree
-from workers.replay.state import Blocks, Clock, Requests, State, Times
+from workers.replay.state import State
 from workers.traffic.requests import RequestBatch
 
 BACKENDS = {"vllm": state.VLLM, "trtllm": state.TRTLLM, "sglang": state.SGLANG}
 _KEPT_TREES = 8
 _FIRST_GAPS = 4096
+_EMPTY = {
+    name: np.zeros((0, columns) if columns else 0, dtype=dtype)
+    for name, (dtype, columns) in state.SHAPES.items()
+    if name.startswith("sgl_") or name in ("decode_table", "memo_keys", "memo_values", "timing", "rates")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,36 +57,34 @@ def tree_of(batch: RequestBatch, block_size: int, by_block: bool) -> PrefixTree:
     return kept[1]
 
 
-def build(pool: Pool, batch: RequestBatch, times: Times) -> State:
-    """State of a replay at time 0. Array meanings: see state."""
+def build(pool: Pool, batch: RequestBatch) -> State:
+    """State of a replay at time 0, without step times. Array meanings: see state."""
     output = effective_output(pool, batch)
-    limits = _limits(pool, batch, output)
-    ranks = pool.replicas * pool.attention_dp
-    rank = np.zeros((ranks, state.NUM_RANK_COLUMNS), dtype=np.int64)
-    for column in (state.WAIT_HEAD, state.WAIT_TAIL, state.RUN_HEAD, state.RUN_TAIL, state.PARTIAL,
-                   state.NEW_HEAD, state.NEW_TAIL, state.YOUNG_HEAD):  # fmt: skip
-        rank[:, column] = state.NONE
-    rank[:, state.FREE_BLOCKS] = pool.num_blocks
-    rank[:, state.DEFER] = 1
-    by_block = bool(pool.acceptance)
-    tree = tree_of(batch, pool.block_size, by_block)
+    tree = tree_of(batch, pool.block_size, by_block=bool(pool.acceptance))
     found = sessions(batch)
+    num_ranks = pool.replicas * pool.attention_dp
+    limits = _limits(pool, batch, output)
+    extents, copies, first_own = _extents(pool, batch, tree, num_ranks, limits)
+    thinkers = 0 if found.plain else found.first.size
+    rings = num_ranks * 2 * (int(limits[state.RING_MASK]) + 1)
     return State(
         limits=limits,
+        ranks=_ranks(pool, num_ranks),
+        passes=np.zeros((pool.replicas, state.NUM_PASS_COLUMNS)),
+        numbers=_numbers(batch, found),
+        moments=_moments(batch),
+        requests=_requests(batch, output, found, tree, first_own),
+        stamps=_stamps(batch),
+        sessions=found.first,
+        thinkers=np.zeros((thinkers, 2)),
+        gaps=np.zeros((_FIRST_GAPS, 4)),
         acceptance=np.array(pool.acceptance, dtype=np.float64),
-        rank=rank,
-        group=np.zeros((pool.replicas, state.NUM_GROUP_COLUMNS), dtype=np.int64),
-        group_ms=np.zeros((pool.replicas, state.NUM_GROUP_TIMES)),
-        req=_requests(batch, output, found.has_next, explicit=bool(limits[state.EXPLICIT])),
-        clock=_clock(batch, found),
-        blocks=_blocks(pool, batch, tree, ranks, int(limits[state.RING_MASK]) + 2),
-        times=times,
-        sglang=state.Sglang(
-            number=np.zeros(0, dtype=np.int64),
-            real=np.zeros(0),
-            request=np.zeros(0, dtype=np.int64),
-            tree=np.zeros(0, dtype=np.int64),
-        ),
+        extents=extents,
+        paths=tree.paths,
+        copies=copies,
+        growth=np.zeros(num_ranks * pool.block_size, dtype=np.int32),
+        ring=np.full(rings, state.NONE, dtype=np.int32),
+        **_EMPTY,
     )
 
 
@@ -140,118 +143,77 @@ def needs_explicit(pool: Pool, batch: RequestBatch) -> bool:
     return tree_of(batch, pool.block_size, False).may_duplicate
 
 
+def _ranks(pool: Pool, num_ranks: int) -> NDArray[np.int64]:
+    ranks = np.zeros((num_ranks, state.NUM_RANK_COLUMNS), dtype=np.int64)
+    for column in (state.WAIT_HEAD, state.WAIT_TAIL, state.RUN_HEAD, state.RUN_TAIL, state.PARTIAL,
+                   state.NEW_HEAD, state.NEW_TAIL, state.YOUNG_HEAD, state.REFUSED_HEAD):  # fmt: skip
+        ranks[:, column] = state.NONE
+    ranks[:, state.FREE_BLOCKS] = pool.num_blocks
+    ranks[:, state.DEFER] = 1
+    return ranks
+
+
+def _numbers(batch: RequestBatch, found: Sessions) -> NDArray[np.int64]:
+    numbers = np.zeros(state.NUM_NUMBERS, dtype=np.int64)
+    numbers[state.NUM_SESSIONS] = found.first.size
+    numbers[state.IN_FLIGHT_CAP] = state.NONE if batch.in_flight_cap is None else batch.in_flight_cap
+    numbers[state.FREED_NOW] = 0 if batch.in_flight_cap is None else batch.in_flight_cap
+    return numbers
+
+
+def _moments(batch: RequestBatch) -> NDArray[np.float64]:
+    moments = np.zeros(state.NUM_MOMENTS)
+    moments[state.STOP_AFTER] = np.inf if batch.stop_after_ms is None else batch.stop_after_ms
+    return moments
+
+
 def _requests(
-    batch: RequestBatch, output: NDArray[np.int64], has_next: NDArray[np.int8], explicit: bool
-) -> Requests:
-    num = batch.num_requests
-
-    def moments() -> NDArray[np.float64]:
-        return np.full(num, np.nan)
-
-    def counts(size: int = num) -> NDArray[np.int64]:
-        return np.zeros(size, dtype=np.int64)
-
-    def links() -> NDArray[np.int32]:
-        return np.full(num, state.NONE, dtype=np.int32)
-
-    extra = num if explicit else 0
-    arrival = np.array(batch.arrival_ms, dtype=np.float64)
-    return Requests(
-        prompt=np.ascontiguousarray(batch.input_tokens, dtype=np.int64),
-        output=np.ascontiguousarray(output, dtype=np.int64),
-        has_next=has_next,
-        arrival_ms=arrival,
-        delay_ms=np.ascontiguousarray(batch.delay_ms, dtype=np.float64),
-        first_admit_ms=moments(),
-        first_token_ms=moments(),
-        second_token_ms=moments(),
-        last_token_ms=moments(),
-        end_ms=moments(),
-        generated=counts(),
-        computed=counts(),
-        held=counts(extra),
-        before=counts(extra),
-        tokens=counts(extra),
-        charged=counts(extra),
-        burst=counts(extra),
-        asked=np.array(batch.output_tokens if explicit else [], dtype=np.int64),
-        admissions=counts(),
-        first_reused=counts(),
-        max_reused=counts(),
-        due_step=counts(),
-        residue=np.zeros(num, dtype=np.int32),
-        status=np.zeros(num, dtype=np.int8),
-        worker=links(),
-        dp_rank=links(),
-        wait_next=links(),
-        run_next=links(),
-        run_prev=links(),
-        due_next=links(),
-        due_prev=links(),
-        new_next=links(),
-        young_next=links(),
-        young=np.zeros(num, dtype=np.int8),
-    )
+    batch: RequestBatch, output: NDArray[np.int64], found: Sessions, tree: PrefixTree, first_own: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    requests = np.zeros((batch.num_requests, state.NUM_REQUEST_COLUMNS), dtype=np.int32)
+    for column, values in {
+        state.PROMPT: batch.input_tokens,
+        state.OUTPUT: output,
+        state.ASKED: batch.output_tokens,
+        state.HAS_NEXT: found.has_next,
+        state.PATH_START: tree.path_start[:-1],
+        state.PATH_END: tree.path_start[1:],
+        state.OWN_START: tree.own_start,
+        state.OWN_EXTENT: first_own,
+        state.OWNER_COPY: state.NONE,
+        state.WORKER: state.NONE,
+        state.DP_RANK: state.NONE,
+    }.items():
+        requests[:, column] = values
+    return requests
 
 
-def _clock(batch: RequestBatch, found: Sessions) -> Clock:
-    number = np.zeros(state.NUM_CLOCK, dtype=np.int64)
-    number[state.NUM_SESSIONS] = found.first.size
-    number[state.IN_FLIGHT_CAP] = state.NONE if batch.in_flight_cap is None else batch.in_flight_cap
-    number[state.FREED_NOW] = 0 if batch.in_flight_cap is None else batch.in_flight_cap
-    time_ms = np.zeros(state.NUM_CLOCK_TIMES)
-    time_ms[state.STOP_AFTER] = np.inf if batch.stop_after_ms is None else batch.stop_after_ms
-    thinkers = 0 if found.plain else found.first.size
-    return Clock(
-        number=number,
-        time_ms=time_ms,
-        session_order=found.first,
-        think_ms=np.zeros(thinkers),
-        think_request=np.zeros(thinkers, dtype=np.int64),
-        gap_ms=np.zeros(_FIRST_GAPS),
-        gap_count=np.zeros(_FIRST_GAPS, dtype=np.int64),
-        gap_context=np.zeros(_FIRST_GAPS, dtype=np.int64),
-        gap_steps=np.zeros(_FIRST_GAPS, dtype=np.int64),
-    )
+def _stamps(batch: RequestBatch) -> NDArray[np.float64]:
+    stamps = np.full((batch.num_requests, state.NUM_STAMPS), np.nan)
+    stamps[:, state.ARRIVAL] = batch.arrival_ms
+    stamps[:, state.DELAY] = batch.delay_ms
+    return stamps
 
 
-def _blocks(pool: Pool, batch: RequestBatch, tree: PrefixTree, ranks: int, ring: int) -> Blocks:
-    num, nodes = batch.num_requests, tree.node_start.size
-    by_block = bool(pool.acceptance)
+def _extents(
+    pool: Pool, batch: RequestBatch, tree: PrefixTree, num_ranks: int, limits: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
+    """(extents, copies, every request's first own extent), and their offsets into `limits`."""
+    num, by_block = batch.num_requests, bool(pool.acceptance)
     own = np.zeros(num + 1, dtype=np.int64)
     own[1:] = np.cumsum(tree.own_blocks) if by_block else np.arange(1, num + 1)
-    first_copy = ranks * nodes + int(own[-1])
+    first_own = num_ranks * tree.num_nodes
+    first_copy = first_own + int(own[-1])
     may_copy = pool.prefix_caching and (by_block or (tree.may_duplicate and pool.backend == "vllm"))
-    copies = ranks * pool.num_blocks if may_copy else 0
-    sentinel = first_copy + copies
-    layout = np.zeros(kv_cache.NUM_LAYOUT, dtype=np.int64)
-    layout[kv_cache.NUM_NODES] = nodes
-    layout[kv_cache.FIRST_COPY] = first_copy
-    layout[kv_cache.NUM_COPIES] = copies
-    layout[kv_cache.FIRST_SENTINEL] = sentinel
-    layout[kv_cache.OWN_BY_BLOCK] = int(by_block)
-    lru_prev = np.full(sentinel + ranks, state.NONE, dtype=np.int32)
-    lru_next = lru_prev.copy()
-    lru_prev[sentinel:] = lru_next[sentinel:] = np.arange(sentinel, sentinel + ranks)
-    return Blocks(
-        cached=np.zeros(sentinel + ranks, dtype=np.int32),
-        refs=np.zeros(sentinel + ranks, dtype=np.int32),
-        lru_prev=lru_prev,
-        lru_next=lru_next,
-        path_start=tree.path_start,
-        path=tree.path,
-        node_start=tree.node_start,
-        node_len=tree.node_len,
-        own_start=tree.own_start,
-        own_extent=ranks * nodes + own[:-1],
-        registered=np.zeros(num, dtype=np.int32),
-        next_copy=np.full(sentinel if copies else 0, state.NONE, dtype=np.int32),
-        copy_extent=np.full(copies, state.NONE, dtype=np.int32),
-        copy_owner=np.full(copies, state.NONE, dtype=np.int32),
-        owner_copy=np.full(num if copies else 0, state.NONE, dtype=np.int32),
-        owner_next=np.arange(1, copies + 1, dtype=np.int32),
-        layout=layout,
-        growth=np.zeros((ranks, pool.block_size), dtype=np.int32),
-        ring_head=np.full((ranks, ring), state.NONE, dtype=np.int32),
-        ring_tail=np.full((ranks, ring), state.NONE, dtype=np.int32),
-    )
+    num_copies = num_ranks * pool.num_blocks if may_copy else 0
+    sentinel = first_copy + num_copies
+    limits[state.NUM_NODES], limits[state.FIRST_COPY] = tree.num_nodes, first_copy
+    limits[state.NUM_COPIES], limits[state.FIRST_SENTINEL] = num_copies, sentinel
+    limits[state.OWN_BY_BLOCK] = int(by_block)
+    extents = np.zeros((sentinel + num_ranks, 5), dtype=np.int32)
+    extents[:, kv_cache.NEXT_COPY] = state.NONE
+    ends = np.arange(sentinel, sentinel + num_ranks)
+    extents[sentinel:, kv_cache.LRU_PREV] = extents[sentinel:, kv_cache.LRU_NEXT] = ends
+    copies = np.full((num_copies, 3), state.NONE, dtype=np.int32)
+    copies[:, kv_cache.OWNER_NEXT] = np.arange(1, num_copies + 1)
+    return extents, copies, first_own + own[:-1]

@@ -13,18 +13,24 @@ from numba import njit
 from workers.replay.backends import vllm
 from workers.replay.state import (
     ACTIVE,
+    ARRIVAL,
     BEGUN,
     BUSY,
     CUTTABLE,
     DECODE_CONTEXT,
     DECODE_N,
+    DP_RANK,
     EFFECT,
     EVENTS_LEFT,
     EXACT_HORIZON,
     FIRST_END,
     FIRST_REPLICA,
     FREED_NOW,
+    GAP_CONTEXT,
+    GAP_COUNT,
+    GAP_MS,
     GAP_N,
+    GAP_STEPS,
     GAPS_USED,
     IDLE,
     IN_FLIGHT_CAP,
@@ -52,9 +58,22 @@ from workers.replay.state import (
     SESSION_STRIDE,
     STOP_AFTER,
     THINKING,
+    WORKER,
+    gaps_of,
+    limits_of,
     log_gap,
     log_stretch,
+    moments_of,
     next_thinker,
+    numbers_of,
+    passes_of,
+    ranks_of,
+    rates_of,
+    requests_of,
+    sessions_of,
+    stamps_of,
+    thinkers_of,
+    timing_of,
     wait_push_back,
 )
 from workers.replay.step_lookup import CONSTANT, DECODE_MS, TIMING, decode_duration, prefill_duration, walk
@@ -65,7 +84,7 @@ FINISHED, PAUSED, NEED_PREFILL, NEED_DECODE, GROW_GAPS, STUCK = range(6)
 @njit(cache=True, nogil=True)
 def run(st):  # type: ignore[no-untyped-def]
     """Advance the replay until it ends or the host is needed; returns one of the codes above."""
-    number, time_ms = st.clock.number, st.clock.time_ms
+    number, moment = numbers_of(st), moments_of(st)
     while True:
         code = _start_passes(st)
         if code != FINISHED:
@@ -75,21 +94,22 @@ def run(st):  # type: ignore[no-untyped-def]
             return PAUSED
         if not _gap_log_suffices(st):
             return GROW_GAPS
-        moment = _next_instant(st)
-        if moment == math.inf or moment > time_ms[STOP_AFTER]:
+        now = _next_instant(st)
+        if now == math.inf or now > moment[STOP_AFTER]:
             return FINISHED
-        time_ms[NOW] = moment
-        _finish_passes(st, moment)
-        _release(st, moment)
+        moment[NOW] = now
+        _finish_passes(st, now)
+        _release(st, now)
 
 
 @njit(cache=True, nogil=True)
 def _start_passes(st):  # type: ignore[no-untyped-def]
-    number, group = st.clock.number, st.group
+    rank, number = ranks_of(st), numbers_of(st)
+    num_dp = limits_of(st)[NUM_DP]
     for w in range(number[FIRST_REPLICA], number[LAST_REPLICA]):
-        if group[w, PHASE] == IDLE:
+        if rank[w * num_dp, PHASE] == IDLE:
             _begin(st, w)
-        if group[w, PHASE] == BEGUN:
+        if rank[w * num_dp, PHASE] == BEGUN:
             code = _plan(st, w)
             if code != FINISHED:
                 return code
@@ -98,32 +118,32 @@ def _start_passes(st):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _begin(st, w):  # type: ignore[no-untyped-def]
-    rank, group = st.rank, st.group
-    num_dp = st.limits[NUM_DP]
-    now = st.clock.time_ms[NOW]
+    limits, rank, passed, moment = limits_of(st), ranks_of(st), passes_of(st), moments_of(st)
+    num_dp = limits[NUM_DP]
+    now = moment[NOW]
     repeats = np.int64(1) << 40
     for s in range(w * num_dp, (w + 1) * num_dp):
         if rank[s, NUM_WAITING] + rank[s, NUM_RUNNING] == 0:
             rank[s, ACTIVE] = 0
             continue
         rank[s, ACTIVE] = 1
-        group[w, PHASE] = BEGUN
+        rank[w * num_dp, PHASE] = BEGUN
         repeats = min(repeats, vllm.begin(st, s, now))
-    if group[w, PHASE] == BEGUN:
-        group[w, REPEATS] = repeats
-        group[w, NUM_PASSES] += 1
-        st.group_ms[w, PASS_START] = now
+    if rank[w * num_dp, PHASE] == BEGUN:
+        rank[w * num_dp, REPEATS] = repeats
+        rank[w * num_dp, NUM_PASSES] += 1
+        passed[w, PASS_START] = now
 
 
 @njit(cache=True, nogil=True)
 def _plan(st, w):  # type: ignore[no-untyped-def]
     """Find out when the begun pass of replica w, with its repetitions, ends."""
-    group, group_ms, rank = st.group, st.group_ms, st.rank
-    num_dp = st.limits[NUM_DP]
-    steps = group[w, REPEATS]
+    limits, rank, passed, number = limits_of(st), ranks_of(st), passes_of(st), numbers_of(st)
+    num_dp = limits[NUM_DP]
+    steps = rank[w * num_dp, REPEATS]
     if steps > 1:
         horizon = math.inf
-        if st.clock.number[EXACT_HORIZON] == 1 and _can_join(st, w):
+        if number[EXACT_HORIZON] == 1 and _can_join(st, w):
             horizon = _next_release(st)
         if not _walk_group(st, w, steps, horizon):
             return NEED_DECODE
@@ -140,29 +160,29 @@ def _plan(st, w):  # type: ignore[no-untyped-def]
         duration = max(duration, ranks_part)
     if duration == 0.0 and not effect:
         return STUCK
-    start = group_ms[w, PASS_START]
-    group_ms[w, FIRST_END] = start + duration
-    group_ms[w, PASS_END] = start + duration
-    group[w, PHASE] = BUSY
+    start = passed[w, PASS_START]
+    passed[w, FIRST_END] = start + duration
+    passed[w, PASS_END] = start + duration
+    rank[w * num_dp, PHASE] = BUSY
     return FINISHED
 
 
 @njit(cache=True, nogil=True)
 def _pass_duration(st, s):  # type: ignore[no-untyped-def]
     """(FINISHED, ms) of rank s's own pass, or what the host must look up."""
-    rank, number, times = st.rank, st.clock.number, st.times
+    rank, number = ranks_of(st), numbers_of(st)
     duration = 0.0
     n = rank[s, PREFILL_N]
     if n > 0:
         isl, prefix = rank[s, PREFILL_ISL] // n, rank[s, PREFILL_PREFIX] // n
         if isl > prefix:
-            duration = prefill_duration(times, n, isl, prefix)
+            duration = prefill_duration(st, n, isl, prefix)
             if math.isnan(duration):
                 number[MISS_N], number[MISS_A], number[MISS_B] = n, isl, prefix
                 return NEED_PREFILL, 0.0
     n = rank[s, DECODE_N]
     if n > 0:
-        decode = decode_duration(times, n, rank[s, DECODE_CONTEXT])
+        decode = decode_duration(st, n, rank[s, DECODE_CONTEXT])
         if math.isnan(decode):
             number[MISS_N], number[MISS_A], number[MISS_B] = n, rank[s, DECODE_CONTEXT], 1
             return NEED_DECODE, 0.0
@@ -173,9 +193,9 @@ def _pass_duration(st, s):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _walk_group(st, w, steps, horizon):  # type: ignore[no-untyped-def]
     """Plan up to `steps` repetitions, ending with the first that reaches `horizon`; False when a duration is unknown."""
-    group_ms, rank = st.group_ms, st.rank
-    num_dp = st.limits[NUM_DP]
-    now = group_ms[w, PASS_START]
+    limits, rank, passed = limits_of(st), ranks_of(st), passes_of(st)
+    num_dp = limits[NUM_DP]
+    now = passed[w, PASS_START]
     if num_dp == 1:
         walked, first, now = walk(st, rank[w, DECODE_N], rank[w, DECODE_CONTEXT], steps, now, horizon)
         if walked == 0:
@@ -191,27 +211,27 @@ def _walk_group(st, w, steps, horizon):  # type: ignore[no-untyped-def]
             walked += 1
             if walked == 1:
                 first = now
-    st.group[w, REPEATS] = walked
-    st.group[w, PHASE] = BUSY
-    group_ms[w, FIRST_END] = first
-    group_ms[w, PASS_END] = now
+    rank[w * num_dp, REPEATS] = walked
+    rank[w * num_dp, PHASE] = BUSY
+    passed[w, FIRST_END] = first
+    passed[w, PASS_END] = now
     return True
 
 
 @njit(cache=True, nogil=True)
 def _lockstep_duration(st, w, repetition):  # type: ignore[no-untyped-def]
     """ms of one repetition of the group's decode pass: that of its slowest rank."""
-    rank, number = st.rank, st.clock.number
-    num_dp = st.limits[NUM_DP]
+    limits, rank, number = limits_of(st), ranks_of(st), numbers_of(st)
+    num_dp = limits[NUM_DP]
     slowest = 0.0
     for s in range(w * num_dp, (w + 1) * num_dp):
         if rank[s, ACTIVE] == 0:
             continue
         n = rank[s, DECODE_N]
         context_sum = rank[s, DECODE_CONTEXT] + repetition * n
-        duration = decode_duration(st.times, n, context_sum)
+        duration = decode_duration(st, n, context_sum)
         if math.isnan(duration):
-            number[MISS_N], number[MISS_A], number[MISS_B] = n, context_sum, st.group[w, REPEATS] - repetition
+            number[MISS_N], number[MISS_A], number[MISS_B] = n, context_sum, rank[w * num_dp, REPEATS] - repetition
             return duration
         slowest = max(slowest, duration)
     return slowest
@@ -220,8 +240,8 @@ def _lockstep_duration(st, w, repetition):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _can_join(st, w):  # type: ignore[no-untyped-def]
     """True when an arrival could change the next pass of replica w."""
-    rank = st.rank
-    num_dp = st.limits[NUM_DP]
+    limits, rank = limits_of(st), ranks_of(st)
+    num_dp = limits[NUM_DP]
     for s in range(w * num_dp, (w + 1) * num_dp):
         if rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1:
             return True
@@ -230,68 +250,68 @@ def _can_join(st, w):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _gap_log_suffices(st):  # type: ignore[no-untyped-def]
-    number, group, rank = st.clock.number, st.group, st.rank
-    num_dp = st.limits[NUM_DP]
+    limits, rank, number, gap_log = limits_of(st), ranks_of(st), numbers_of(st), gaps_of(st)
+    num_dp = limits[NUM_DP]
     need = 0
     for w in range(number[FIRST_REPLICA], number[LAST_REPLICA]):
-        if group[w, PHASE] == BUSY:
-            need += 2 + (group[w, REPEATS] if num_dp > 1 else 0)
+        if rank[w * num_dp, PHASE] == BUSY:
+            need += 2 + (rank[w * num_dp, REPEATS] if num_dp > 1 else 0)
             for s in range(w * num_dp, (w + 1) * num_dp):
-                if group[w, REPEATS] == 1:
+                if rank[w * num_dp, REPEATS] == 1:
                     need += 2 * rank[s, NUM_RUNNING]
-    return number[GAPS_USED] + need <= st.clock.gap_ms.size
+    return number[GAPS_USED] + need <= gap_log.shape[0]
 
 
 @njit(cache=True, nogil=True)
 def _next_release(st):  # type: ignore[no-untyped-def]
     """Instant of the next release that is known now."""
-    clock = st.clock
-    number = clock.number
-    moment = math.inf
+    number, heap = numbers_of(st), thinkers_of(st)
+    instant = math.inf
     if number[NEXT_SESSION] < number[NUM_SESSIONS]:
         if number[IN_FLIGHT_CAP] == NONE:
-            moment = st.req.arrival_ms[clock.session_order[number[NEXT_SESSION]]]
+            instant = stamps_of(st)[sessions_of(st)[number[NEXT_SESSION]], ARRIVAL]
         elif number[FREED_NOW] > 0:
-            moment = clock.time_ms[NOW]
+            instant = moments_of(st)[NOW]
     if number[THINKING] > 0:
-        moment = min(moment, clock.think_ms[0])
-    return moment
+        instant = min(instant, heap[0, 0])
+    return instant
 
 
 @njit(cache=True, nogil=True)
 def _next_instant(st):  # type: ignore[no-untyped-def]
-    number = st.clock.number
-    moment = _next_release(st)
+    rank, passed, number = ranks_of(st), passes_of(st), numbers_of(st)
+    num_dp = limits_of(st)[NUM_DP]
+    instant = _next_release(st)
     for w in range(number[FIRST_REPLICA], number[LAST_REPLICA]):
-        if st.group[w, PHASE] == BUSY:
-            moment = min(moment, st.group_ms[w, PASS_END])
-    return moment
+        if rank[w * num_dp, PHASE] == BUSY:
+            instant = min(instant, passed[w, PASS_END])
+    return instant
 
 
 @njit(cache=True, nogil=True)
 def _finish_passes(st, now):  # type: ignore[no-untyped-def]
-    number, group, group_ms, rank = st.clock.number, st.group, st.group_ms, st.rank
-    num_dp = st.limits[NUM_DP]
+    limits, rank, passed, number = limits_of(st), ranks_of(st), passes_of(st), numbers_of(st)
+    num_dp = limits[NUM_DP]
     for w in range(number[FIRST_REPLICA], number[LAST_REPLICA]):
-        if group[w, PHASE] != BUSY or group_ms[w, PASS_END] > now:
+        if rank[w * num_dp, PHASE] != BUSY or passed[w, PASS_END] > now:
             continue
-        steps = group[w, REPEATS]
+        steps = rank[w * num_dp, REPEATS]
         number[EVENTS_LEFT] -= steps >> 6
         _log_regular_gaps(st, w, steps)
         has_work = False
         for s in range(w * num_dp, (w + 1) * num_dp):
             if rank[s, ACTIVE] == 1:
-                vllm.commit(st, s, steps, group_ms[w, FIRST_END], now)
+                vllm.commit(st, s, steps, passed[w, FIRST_END], now)
             has_work |= rank[s, NUM_WAITING] + rank[s, NUM_RUNNING] > 0
         if not has_work:
-            group[w, NUM_PASSES] = 0
-        group[w, PHASE] = IDLE
+            rank[w * num_dp, NUM_PASSES] = 0
+        rank[w * num_dp, PHASE] = IDLE
 
 
 @njit(cache=True, nogil=True)
 def _log_regular_gaps(st, w, steps):  # type: ignore[no-untyped-def]
-    rank, group_ms = st.rank, st.group_ms
-    num_dp = st.limits[NUM_DP]
+    limits, rank, passed = limits_of(st), ranks_of(st), passes_of(st)
+    num_dp = limits[NUM_DP]
     count = 0
     for s in range(w * num_dp, (w + 1) * num_dp):
         if rank[s, ACTIVE] == 1:
@@ -299,9 +319,9 @@ def _log_regular_gaps(st, w, steps):  # type: ignore[no-untyped-def]
     if count == 0:
         return
     if steps == 1:
-        log_gap(st, group_ms[w, PASS_END] - group_ms[w, PASS_START], count)
-    elif st.times.kind[TIMING] == CONSTANT:
-        log_gap(st, st.times.constant[DECODE_MS], count * steps)
+        log_gap(st, passed[w, PASS_END] - passed[w, PASS_START], count)
+    elif timing_of(st)[TIMING] == CONSTANT:
+        log_gap(st, rates_of(st)[DECODE_MS], count * steps)
     elif num_dp == 1:
         log_stretch(st, rank[w, DECODE_N], rank[w, DECODE_CONTEXT], steps)
     else:
@@ -312,46 +332,63 @@ def _log_regular_gaps(st, w, steps):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _release(st, now):  # type: ignore[no-untyped-def]
     """Release and route everything due, in order of (instant, request)."""
-    clock, req = st.clock, st.req
-    number = clock.number
+    number, stamp, order, heap = numbers_of(st), stamps_of(st), sessions_of(st), thinkers_of(st)
     while True:
-        chosen, moment, from_sessions = np.int64(NONE), math.inf, False
+        chosen, instant, from_sessions = np.int64(NONE), math.inf, False
         if number[NEXT_SESSION] < number[NUM_SESSIONS]:
-            r = clock.session_order[number[NEXT_SESSION]]
+            r = order[number[NEXT_SESSION]]
             if number[IN_FLIGHT_CAP] == NONE:
-                if req.arrival_ms[r] <= now:
-                    chosen, moment, from_sessions = r, req.arrival_ms[r], True
+                if stamp[r, ARRIVAL] <= now:
+                    chosen, instant, from_sessions = r, stamp[r, ARRIVAL], True
             elif number[FREED_NOW] > 0:
-                chosen, moment, from_sessions = r, now, True
+                chosen, instant, from_sessions = r, now, True
         if number[THINKING] > 0:
-            r = clock.think_request[0]
-            due = clock.think_ms[0]
-            if due <= now and (due < moment or (due == moment and r < chosen)):
-                chosen, moment, from_sessions = r, due, False
+            r = np.int64(heap[0, 1])
+            due = heap[0, 0]
+            if due <= now and (due < instant or (due == instant and r < chosen)):
+                chosen, instant, from_sessions = r, due, False
         if chosen == NONE:
             break
         if from_sessions:
             number[NEXT_SESSION] += number[SESSION_STRIDE]
             number[FREED_NOW] -= 1
         else:
-            next_thinker(clock)
-        req.arrival_ms[chosen] = moment
-        _route(st, chosen, moment)
+            next_thinker(st)
+        stamp[chosen, ARRIVAL] = instant
+        _route(st, chosen, instant)
     number[FREED_NOW] = 0
 
 
 @njit(cache=True, nogil=True)
 def _route(st, r, now):  # type: ignore[no-untyped-def]
     """Round robin over replicas, inside a replica over its ranks; cut a stretch that the arrival may join."""
-    number, group, rank = st.clock.number, st.group, st.rank
-    num_dp = st.limits[NUM_DP]
+    limits, rank, number, req = limits_of(st), ranks_of(st), numbers_of(st), requests_of(st)
+    num_dp = limits[NUM_DP]
     w = number[FIRST_REPLICA] + number[ROUTED] % (number[LAST_REPLICA] - number[FIRST_REPLICA])
     number[ROUTED] += 1
-    dp_rank = group[w, RANK_COUNTER] % num_dp
-    group[w, RANK_COUNTER] += 1
-    st.req.worker[r] = w
-    st.req.dp_rank[r] = dp_rank
+    dp_rank = rank[w * num_dp, RANK_COUNTER] % num_dp
+    rank[w * num_dp, RANK_COUNTER] += 1
+    req[r, WORKER] = w
+    req[r, DP_RANK] = dp_rank
     s = w * num_dp + dp_rank
     wait_push_back(st, s, r)
-    if group[w, PHASE] == BUSY and group[w, REPEATS] > 1 and (rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1):
-        _walk_group(st, w, group[w, REPEATS], now)
+    if rank[w * num_dp, PHASE] == BUSY and rank[w * num_dp, REPEATS] > 1 and (rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1):
+        _walk_group(st, w, rank[w * num_dp, REPEATS], now)
+
+
+@njit(cache=True, nogil=True)
+def expand_gaps(st, gap_ms):  # type: ignore[no-untyped-def]
+    """Write the gap of every logged entry or, for stretches, of every pass, in order: float64, one element for each."""
+    gap_log = gaps_of(st)
+    at = 0
+    for i in range(numbers_of(st)[GAPS_USED]):
+        steps = np.int64(gap_log[i, GAP_STEPS])
+        if steps == 0:
+            gap_ms[at] = gap_log[i, GAP_MS]
+            at += 1
+            continue
+        n, context_sum = np.int64(gap_log[i, GAP_COUNT]), np.int64(gap_log[i, GAP_CONTEXT])
+        for _ in range(steps):
+            gap_ms[at] = decode_duration(st, n, context_sum)
+            context_sum += n
+            at += 1

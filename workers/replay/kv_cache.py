@@ -16,9 +16,35 @@ sentinel per rank. Source: engine specification, sections 4 and 5.
 
 from numba import njit
 
-from workers.replay.state import BLOCK_SIZE, CACHING, FREE_BLOCKS, INACTIVE_BLOCKS, NONE
+from workers.replay.state import (
+    BLOCK_SIZE,
+    CACHING,
+    FIRST_COPY,
+    FIRST_SENTINEL,
+    FREE_BLOCKS,
+    FREE_COPY,
+    INACTIVE_BLOCKS,
+    NONE,
+    NUM_COPIES,
+    NUM_NODES,
+    OWN_BY_BLOCK,
+    OWN_EXTENT,
+    OWN_START,
+    OWNER_COPY,
+    PATH_END,
+    PATH_START,
+    REGISTERED,
+    copies_of,
+    extents_of,
+    limits_of,
+    paths_of,
+    ranks_of,
+    requests_of,
+)
 
-NUM_NODES, FIRST_COPY, NUM_COPIES, FREE_COPY, FIRST_SENTINEL, OWN_BY_BLOCK, NUM_LAYOUT = range(7)
+# Columns of extents: cached blocks, holders, links of the LRU list, next younger copy. Columns of copies. Paths: see match.
+CACHED, REFS, LRU_PREV, LRU_NEXT, NEXT_COPY = range(5)
+COPY_EXTENT, COPY_OWNER, OWNER_NEXT = range(3)
 
 
 @njit(cache=True, nogil=True)
@@ -27,70 +53,70 @@ def take(st, s, count):  # type: ignore[no-untyped-def]
 
     The caller has checked that free and inactive blocks suffice.
     """
-    rank = st.rank
+    limits, rank, ext = limits_of(st), ranks_of(st), extents_of(st)
     missing = count - rank[s, FREE_BLOCKS]
     if missing <= 0:
         rank[s, FREE_BLOCKS] -= count
         return
     rank[s, FREE_BLOCKS] = 0
     rank[s, INACTIVE_BLOCKS] -= missing
-    blocks = st.blocks
-    sentinel = blocks.layout[FIRST_SENTINEL] + s
+    sentinel = limits[FIRST_SENTINEL] + s
     while missing > 0:
-        extent = blocks.lru_next[sentinel]
-        cut = min(missing, blocks.cached[extent])
-        blocks.cached[extent] -= cut
+        extent = ext[sentinel, LRU_NEXT]
+        cut = min(missing, ext[extent, CACHED])
+        ext[extent, CACHED] -= cut
         missing -= cut
-        if blocks.cached[extent] == 0:
-            lru_remove(blocks, extent)
-            if blocks.next_copy.size > 0:
-                _forget(blocks, extent)
+        if ext[extent, CACHED] == 0:
+            lru_remove(st, extent)
+            if limits[NUM_COPIES] > 0:
+                _forget(st, extent)
 
 
 @njit(cache=True, nogil=True)
-def lru_remove(blocks, extent):  # type: ignore[no-untyped-def]
+def lru_remove(st, extent):  # type: ignore[no-untyped-def]
     """Take an extent out of its LRU list."""
-    before, after = blocks.lru_prev[extent], blocks.lru_next[extent]
-    blocks.lru_next[before] = after
-    blocks.lru_prev[after] = before
+    ext = extents_of(st)
+    before, after = ext[extent, LRU_PREV], ext[extent, LRU_NEXT]
+    ext[before, LRU_NEXT] = after
+    ext[after, LRU_PREV] = before
 
 
 @njit(cache=True, nogil=True)
 def lru_append(st, s, extent):  # type: ignore[no-untyped-def]
     """An extent nobody holds any more becomes the last to be evicted; its blocks count as inactive."""
-    blocks = st.blocks
-    sentinel = blocks.layout[FIRST_SENTINEL] + s
-    last = blocks.lru_prev[sentinel]
-    blocks.lru_next[last] = extent
-    blocks.lru_prev[extent] = last
-    blocks.lru_next[extent] = sentinel
-    blocks.lru_prev[sentinel] = extent
-    st.rank[s, INACTIVE_BLOCKS] += blocks.cached[extent]
+    limits, rank, ext = limits_of(st), ranks_of(st), extents_of(st)
+    sentinel = limits[FIRST_SENTINEL] + s
+    last = ext[sentinel, LRU_PREV]
+    ext[last, LRU_NEXT] = extent
+    ext[extent, LRU_PREV] = last
+    ext[extent, LRU_NEXT] = sentinel
+    ext[sentinel, LRU_PREV] = extent
+    rank[s, INACTIVE_BLOCKS] += ext[extent, CACHED]
 
 
 @njit(cache=True, nogil=True)
 def match(st, s, r, limit):  # type: ignore[no-untyped-def]
     """(cached leading blocks of request r, at most `limit`; how many of them somebody holds)."""
-    blocks = st.blocks
+    limits, req, ext, way = limits_of(st), requests_of(st), extents_of(st), paths_of(st)
     found, held = 0, 0
-    if st.limits[CACHING] == 0:
+    if limits[CACHING] == 0:
         return 0, 0
-    base = s * blocks.layout[NUM_NODES]
-    for j in range(blocks.path_start[r], blocks.path_start[r + 1]):
-        node = blocks.path[j]
-        here = min(blocks.cached[base + node], limit - found)
+    base = s * limits[NUM_NODES]
+    for j in range(req[r, PATH_START], req[r, PATH_END]):
+        node = way[j, 0]
+        here = min(ext[base + node, CACHED], limit - found)
         if here <= 0:
             return found, held
         found += here
-        if blocks.refs[base + node] > 0:
+        if ext[base + node, REFS] > 0:
             held += here
-        if here < blocks.node_len[node]:
+        if here < way[j, 2]:
             return found, held
-    extent = blocks.own_extent[r]
-    if blocks.layout[OWN_BY_BLOCK] == 0:
-        return found + max(0, min(blocks.cached[extent], limit - found)), held
-    while found < limit and blocks.cached[extent] > 0:
-        if blocks.refs[extent] > 0:
+    extent = req[r, OWN_EXTENT]
+    if limits[OWN_BY_BLOCK] == 0:
+        return found + max(0, min(ext[extent, CACHED], limit - found)), held
+    while found < limit and ext[extent, CACHED] > 0:
+        if ext[extent, REFS] > 0:
             held += 1
         found += 1
         extent += 1
@@ -100,18 +126,18 @@ def match(st, s, r, limit):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def pin(st, s, r, count):  # type: ignore[no-untyped-def]
     """Request r holds its first `count` blocks, which `match` has found."""
-    blocks = st.blocks
-    blocks.registered[r] = count
+    limits, req, way = limits_of(st), requests_of(st), paths_of(st)
+    req[r, REGISTERED] = count
     pinned = 0
-    base = s * blocks.layout[NUM_NODES]
-    for j in range(blocks.path_start[r], blocks.path_start[r + 1]):
+    base = s * limits[NUM_NODES]
+    for j in range(req[r, PATH_START], req[r, PATH_END]):
         if pinned >= count:
             return
-        node = blocks.path[j]
+        node = way[j, 0]
         _hold(st, s, base + node)
-        pinned += blocks.node_len[node]
-    extent = blocks.own_extent[r]
-    if blocks.layout[OWN_BY_BLOCK] == 0:
+        pinned += way[j, 2]
+    extent = req[r, OWN_EXTENT]
+    if limits[OWN_BY_BLOCK] == 0:
         if pinned < count:
             _hold(st, s, extent)
         return
@@ -123,94 +149,95 @@ def pin(st, s, r, count):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _hold(st, s, extent):  # type: ignore[no-untyped-def]
-    blocks = st.blocks
-    if blocks.refs[extent] == 0:
-        lru_remove(blocks, extent)
-        st.rank[s, INACTIVE_BLOCKS] -= blocks.cached[extent]
-    blocks.refs[extent] += 1
+    rank, ext = ranks_of(st), extents_of(st)
+    if ext[extent, REFS] == 0:
+        lru_remove(st, extent)
+        rank[s, INACTIVE_BLOCKS] -= ext[extent, CACHED]
+    ext[extent, REFS] += 1
 
 
 @njit(cache=True, nogil=True)
 def register(st, s, r, full):  # type: ignore[no-untyped-def]
     """Request r's first `full` blocks are full: those new since the last call can be found from now on."""
-    blocks = st.blocks
-    known = blocks.registered[r]
-    if full <= known or st.limits[CACHING] == 0:
+    limits, req, way = limits_of(st), requests_of(st), paths_of(st)
+    known = req[r, REGISTERED]
+    if full <= known or limits[CACHING] == 0:
         return
-    blocks.registered[r] = full
-    base = s * blocks.layout[NUM_NODES]
+    req[r, REGISTERED] = full
+    base = s * limits[NUM_NODES]
     # From the leaf backwards: usually the last node alone is new.
-    for j in range(blocks.path_start[r + 1] - 1, blocks.path_start[r] - 1, -1):
-        node = blocks.path[j]
-        start = blocks.node_start[node]
+    for j in range(req[r, PATH_END] - 1, req[r, PATH_START] - 1, -1):
+        node = way[j, 0]
+        start = way[j, 1]
         if start >= full:
             continue
-        if start + blocks.node_len[node] <= known:
+        if start + way[j, 2] <= known:
             break
-        _fill(blocks, base + node, start, known, min(full - start, blocks.node_len[node]), r)
-    start = blocks.own_start[r]
+        _fill(st, base + node, start, known, min(full - start, way[j, 2]), r)
+    start = req[r, OWN_START]
     if full <= start:
         return
-    extent = blocks.own_extent[r]
-    if blocks.layout[OWN_BY_BLOCK] == 0:
-        _fill(blocks, extent, start, known, full - start, r)
+    extent = req[r, OWN_EXTENT]
+    if limits[OWN_BY_BLOCK] == 0:
+        _fill(st, extent, start, known, full - start, r)
         return
     for block in range(max(start, known), full):
-        _fill(blocks, extent + block - start, block, known, 1, r)
+        _fill(st, extent + block - start, block, known, 1, r)
 
 
 @njit(cache=True, nogil=True)
-def _fill(blocks, extent, start, known, count, r):  # type: ignore[no-untyped-def]
+def _fill(st, extent, start, known, count, r):  # type: ignore[no-untyped-def]
     """Request r, which knew `known` blocks of its sequence, has filled the extent's first `count` blocks."""
+    ext = extents_of(st)
     if known > start:
-        blocks.cached[extent] = count
-    elif blocks.cached[extent] == 0:
-        blocks.cached[extent] = count
-        blocks.refs[extent] = 1
+        ext[extent, CACHED] = count
+    elif ext[extent, CACHED] == 0:
+        ext[extent, CACHED] = count
+        ext[extent, REFS] = 1
     else:
-        _add_copy(blocks, extent, r)
+        _add_copy(st, extent, r)
 
 
 @njit(cache=True, nogil=True)
 def release(st, s, r, computed, held):  # type: ignore[no-untyped-def]
     """Request r gives back its `held` blocks, of which computed // block_size are full; tail before head."""
-    blocks = st.blocks
-    if st.limits[CACHING] == 0:
-        st.rank[s, FREE_BLOCKS] += held
+    limits, rank, req, ext, way = limits_of(st), ranks_of(st), requests_of(st), extents_of(st), paths_of(st)
+    if limits[CACHING] == 0:
+        rank[s, FREE_BLOCKS] += held
         return
-    full = computed // st.limits[BLOCK_SIZE]
+    full = computed // limits[BLOCK_SIZE]
     register(st, s, r, full)
-    blocks.registered[r] = 0
-    st.rank[s, FREE_BLOCKS] += held - full
-    own = blocks.own_start[r]
+    req[r, REGISTERED] = 0
+    rank[s, FREE_BLOCKS] += held - full
+    own = req[r, OWN_START]
     if full > own:
-        extent = blocks.own_extent[r]
-        if blocks.layout[OWN_BY_BLOCK] == 0:
-            blocks.refs[extent] = 0
+        extent = req[r, OWN_EXTENT]
+        if limits[OWN_BY_BLOCK] == 0:
+            ext[extent, REFS] = 0
             lru_append(st, s, extent)
         else:
             for block in range(full - 1, own - 1, -1):
                 _drop(st, s, extent + block - own, r)
-    base = s * blocks.layout[NUM_NODES]
-    for j in range(blocks.path_start[r + 1] - 1, blocks.path_start[r] - 1, -1):
-        node = blocks.path[j]
-        if blocks.node_start[node] < full:
+    base = s * limits[NUM_NODES]
+    for j in range(req[r, PATH_END] - 1, req[r, PATH_START] - 1, -1):
+        node = way[j, 0]
+        if way[j, 1] < full:
             _drop(st, s, base + node, r)
 
 
 @njit(cache=True, nogil=True)
 def _drop(st, s, extent, r):  # type: ignore[no-untyped-def]
     """Request r lets go of an extent, or of its own copy of it."""
-    blocks = st.blocks
-    if blocks.next_copy.size > 0 and blocks.owner_copy[r] != NONE:
-        copy = _own_copy(blocks, extent, r)
+    limits, req, ext, spare = limits_of(st), requests_of(st), extents_of(st), copies_of(st)
+    if limits[NUM_COPIES] > 0 and req[r, OWNER_COPY] != NONE:
+        copy = _own_copy(st, extent, r)
         if copy != NONE:
-            blocks.copy_owner[copy] = NONE
-            blocks.refs[blocks.layout[FIRST_COPY] + copy] = 0
-            lru_append(st, s, blocks.layout[FIRST_COPY] + copy)
+            spare[copy, COPY_OWNER] = NONE
+            ext[limits[FIRST_COPY] + copy, REFS] = 0
+            lru_append(st, s, limits[FIRST_COPY] + copy)
             return
-    blocks.refs[extent] -= 1
-    if blocks.refs[extent] == 0:
+    ext[extent, REFS] -= 1
+    if ext[extent, REFS] == 0:
         lru_append(st, s, extent)
 
 
@@ -221,70 +248,72 @@ def _drop(st, s, extent, r):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _add_copy(blocks, extent, r):  # type: ignore[no-untyped-def]
-    layout = blocks.layout
-    copy = layout[FREE_COPY]
-    layout[FREE_COPY] = blocks.owner_next[copy]
-    mine = layout[FIRST_COPY] + copy
+def _add_copy(st, extent, r):  # type: ignore[no-untyped-def]
+    limits, req, ext, spare = limits_of(st), requests_of(st), extents_of(st), copies_of(st)
+    copy = limits[FREE_COPY]
+    limits[FREE_COPY] = spare[copy, OWNER_NEXT]
+    mine = limits[FIRST_COPY] + copy
     last = extent
-    while blocks.next_copy[last] != NONE:
-        last = blocks.next_copy[last]
-    blocks.next_copy[last] = mine
-    blocks.next_copy[mine] = NONE
-    blocks.copy_extent[copy] = extent
-    blocks.copy_owner[copy] = r
-    blocks.owner_next[copy] = blocks.owner_copy[r]
-    blocks.owner_copy[r] = copy
-    blocks.cached[mine] = 1
-    blocks.refs[mine] = 1
+    while ext[last, NEXT_COPY] != NONE:
+        last = ext[last, NEXT_COPY]
+    ext[last, NEXT_COPY] = mine
+    ext[mine, NEXT_COPY] = NONE
+    spare[copy, COPY_EXTENT] = extent
+    spare[copy, COPY_OWNER] = r
+    spare[copy, OWNER_NEXT] = req[r, OWNER_COPY]
+    req[r, OWNER_COPY] = copy
+    ext[mine, CACHED] = 1
+    ext[mine, REFS] = 1
 
 
 @njit(cache=True, nogil=True)
-def _own_copy(blocks, extent, r):  # type: ignore[no-untyped-def]
+def _own_copy(st, extent, r):  # type: ignore[no-untyped-def]
     """Unlink and return request r's own copy of an extent, NONE if it holds the main one."""
-    before, copy = NONE, blocks.owner_copy[r]
-    while copy != NONE and blocks.copy_extent[copy] != extent:
-        before, copy = copy, blocks.owner_next[copy]
+    req, spare = requests_of(st), copies_of(st)
+    before, copy = NONE, req[r, OWNER_COPY]
+    while copy != NONE and spare[copy, COPY_EXTENT] != extent:
+        before, copy = copy, spare[copy, OWNER_NEXT]
     if copy != NONE:
         if before == NONE:
-            blocks.owner_copy[r] = blocks.owner_next[copy]
+            req[r, OWNER_COPY] = spare[copy, OWNER_NEXT]
         else:
-            blocks.owner_next[before] = blocks.owner_next[copy]
+            spare[before, OWNER_NEXT] = spare[copy, OWNER_NEXT]
     return copy
 
 
 @njit(cache=True, nogil=True)
-def _forget(blocks, extent):  # type: ignore[no-untyped-def]
+def _forget(st, extent):  # type: ignore[no-untyped-def]
     """An extent has lost its last block: free its copy number, or let the next copy take the main extent's place."""
-    layout = blocks.layout
-    first_copy = layout[FIRST_COPY]
+    limits, ext, spare = limits_of(st), extents_of(st), copies_of(st)
+    first_copy = limits[FIRST_COPY]
     if extent >= first_copy:
         copy = extent - first_copy
-        before = blocks.copy_extent[copy]
-        while blocks.next_copy[before] != extent:
-            before = blocks.next_copy[before]
-        blocks.next_copy[before] = blocks.next_copy[extent]
-        _free_copy(blocks, copy)
+        before = spare[copy, COPY_EXTENT]
+        while ext[before, NEXT_COPY] != extent:
+            before = ext[before, NEXT_COPY]
+        ext[before, NEXT_COPY] = ext[extent, NEXT_COPY]
+        _free_copy(st, copy)
         return
-    heir = blocks.next_copy[extent]
+    heir = ext[extent, NEXT_COPY]
     if heir == NONE:
         return
     copy = heir - first_copy
-    blocks.next_copy[extent] = blocks.next_copy[heir]
-    blocks.cached[extent] = 1
-    blocks.cached[heir] = 0
-    blocks.refs[extent] = blocks.refs[heir]
-    if blocks.refs[heir] > 0:
-        _own_copy(blocks, extent, blocks.copy_owner[copy])
+    ext[extent, NEXT_COPY] = ext[heir, NEXT_COPY]
+    ext[extent, CACHED] = 1
+    ext[heir, CACHED] = 0
+    ext[extent, REFS] = ext[heir, REFS]
+    if ext[heir, REFS] > 0:
+        _own_copy(st, extent, spare[copy, COPY_OWNER])
     else:
-        before, after = blocks.lru_prev[heir], blocks.lru_next[heir]
-        blocks.lru_prev[extent], blocks.lru_next[extent] = before, after
-        blocks.lru_next[before] = extent
-        blocks.lru_prev[after] = extent
-    _free_copy(blocks, copy)
+        before, after = ext[heir, LRU_PREV], ext[heir, LRU_NEXT]
+        ext[extent, LRU_PREV], ext[extent, LRU_NEXT] = before, after
+        ext[before, LRU_NEXT] = extent
+        ext[after, LRU_PREV] = extent
+    _free_copy(st, copy)
 
 
 @njit(cache=True, nogil=True)
-def _free_copy(blocks, copy):  # type: ignore[no-untyped-def]
-    blocks.owner_next[copy] = blocks.layout[FREE_COPY]
-    blocks.layout[FREE_COPY] = copy
+def _free_copy(st, copy):  # type: ignore[no-untyped-def]
+    limits, spare = limits_of(st), copies_of(st)
+    spare[copy, OWNER_NEXT] = limits[FREE_COPY]
+    limits[FREE_COPY] = copy

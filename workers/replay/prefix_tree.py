@@ -18,15 +18,14 @@ from workers.traffic.requests import RequestBatch
 class PrefixTree(NamedTuple):
     """K shared nodes; paths of R requests, root first.
 
-    path_start: int64 [R + 1] into path. path: int32, node numbers. node_start, node_len: int32 [K], blocks.
+    path_start: int64 [R + 1] into paths. paths: int32 [J, 3], (node, its first block, its blocks). num_nodes: K.
     own_start: int32 [R], first block outside the path. own_blocks: int64 [R], blocks the sequence may fill beyond it.
     may_duplicate: True when a prompt ends on the end of a shared block, so that a second copy of it may come to be.
     """
 
     path_start: NDArray[np.int64]
-    path: NDArray[np.int32]
-    node_start: NDArray[np.int32]
-    node_len: NDArray[np.int32]
+    paths: NDArray[np.int32]
+    num_nodes: int
     own_start: NDArray[np.int32]
     own_blocks: NDArray[np.int64]
     may_duplicate: bool
@@ -37,11 +36,9 @@ def prefix_tree(batch: RequestBatch, block_size: int, by_block: bool = False) ->
     num = batch.num_requests
     length = batch.input_tokens + batch.output_tokens
     if batch.span_offset is None or batch.span_id is None or batch.span_tokens is None:
-        nothing = np.zeros(0, dtype=np.int32)
+        nothing = np.zeros((0, 3), dtype=np.int32)
         own_start = np.zeros(num, dtype=np.int32)
-        return PrefixTree(
-            np.zeros(num + 1, dtype=np.int64), nothing, nothing, nothing, own_start, length // block_size, False
-        )
+        return PrefixTree(np.zeros(num + 1, dtype=np.int64), nothing, 0, own_start, length // block_size, False)
     output_span = batch.output_span
     if output_span is None:
         output_span = np.arange(num, dtype=np.int64) + int(batch.span_id.max(initial=0)) + 1
@@ -49,11 +46,11 @@ def prefix_tree(batch: RequestBatch, block_size: int, by_block: bool = False) ->
         batch.span_offset.astype(np.int64), batch.span_id.astype(np.int64), batch.span_tokens.astype(np.int64),
         output_span.astype(np.int64), batch.input_tokens, batch.output_tokens, block_size,
     )  # fmt: skip
-    path_start, path, node_start, node_len, own_start = _cut_into_blocks(start, end, parent, leaf, block_size, by_block)
+    path_start, paths, num_nodes, own_start = _cut_into_blocks(start, end, parent, leaf, block_size, by_block)
     ends_on_block = (batch.input_tokens > 0) & (batch.input_tokens % block_size == 0)
     may_duplicate = bool((ends_on_block & (batch.input_tokens // block_size <= own_start)).any())
     own_blocks = np.maximum(length // block_size - own_start, 0)
-    return PrefixTree(path_start, path, node_start, node_len, own_start, own_blocks, may_duplicate)
+    return PrefixTree(path_start, paths, num_nodes, own_start, own_blocks, may_duplicate)
 
 
 @njit(cache=True, nogil=True)
@@ -206,17 +203,6 @@ def _cut_into_blocks(start, end, parent, leaf, block_size, by_block):  # type: i
         if passing[node] > 1 and blocks > 0:
             number[node] = count
             count += blocks if by_block else 1
-    node_start = np.zeros(count, dtype=np.int32)
-    node_len = np.ones(count, dtype=np.int32)
-    for node in range(1, start.size):
-        if number[node] >= 0:
-            blocks = end[node] // block_size - start[node] // block_size
-            node_start[number[node]] = start[node] // block_size
-            if by_block:
-                for i in range(blocks):
-                    node_start[number[node] + i] = start[node] // block_size + i
-            else:
-                node_len[number[node]] = blocks
     path_start = np.zeros(leaf.size + 1, dtype=np.int64)
     own_start = np.zeros(leaf.size, dtype=np.int32)
     for r in range(leaf.size):
@@ -229,15 +215,19 @@ def _cut_into_blocks(start, end, parent, leaf, block_size, by_block):  # type: i
                     length += end[node] // block_size - start[node] // block_size if by_block else 1
             node = parent[node]
         path_start[r + 1] = path_start[r] + length
-    path = np.zeros(path_start[-1], dtype=np.int32)
+    paths = np.zeros((path_start[-1], 3), dtype=np.int32)
     for r in range(leaf.size):
         at = path_start[r + 1]
         node = leaf[r]
         while node > 0:
             if number[node] >= 0:
-                blocks = end[node] // block_size - start[node] // block_size if by_block else 1
-                for i in range(blocks):
-                    path[at - blocks + i] = number[node] + i
-                at -= blocks
+                first = start[node] // block_size
+                blocks = end[node] // block_size - first
+                steps = blocks if by_block else 1
+                at -= steps
+                for i in range(steps):
+                    paths[at + i, 0] = number[node] + i
+                    paths[at + i, 1] = first + i
+                    paths[at + i, 2] = 1 if by_block else blocks
             node = parent[node]
-    return path_start, path, node_start, node_len, own_start
+    return path_start, paths, count, own_start

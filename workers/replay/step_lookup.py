@@ -2,6 +2,10 @@
 
 The clock adds one duration per pass, in pass order, so a stretch that is cut and resumed ends at the same float as one
 that is not. Unknown durations are NaN: the loop then asks the host, which fills the tables (see step_table).
+
+timing: int64 [NUM_TIMING]. rates: float64 [NUM_RATES]. decode_table: float64 [NUM_ROWS, NUM_CELLS, 2], row n: ms at the
+start of a cell of context lengths and ms per further token. memo_keys: int64 [H, 2], first NONE when empty: (n << 32 | isl,
+prefix) of a prefill, (DECODE_TAG | n, context sum) of a decode pass; memo_values: float64 [H], ms.
 """
 
 import math
@@ -9,12 +13,23 @@ import math
 import numpy as np
 from numba import njit
 
-from workers.replay.state import MISS_A, MISS_B, MISS_N, NONE
+from workers.replay.state import (
+    MISS_A,
+    MISS_B,
+    MISS_N,
+    NONE,
+    decode_table_of,
+    memo_keys_of,
+    memo_values_of,
+    numbers_of,
+    rates_of,
+    timing_of,
+)
 from workers.timing.polynomial import DECODE_COEFFICIENTS, PREFILL_COEFFICIENTS
 
 CONSTANT, POLYNOMIAL, KNOTS, MEMO = 0, 1, 2, 3
-TIMING, HASH_MASK, HASH_USED, NUM_TIME_NUMBERS = range(4)
-PREFILL_MS, DECODE_MS, POOL_TOKENS, NUM_TIME_CONSTANTS = range(4)
+TIMING, HASH_MASK, HASH_USED, NUM_ROWS, NUM_TIMING = range(5)
+PREFILL_MS, DECODE_MS, POOL_TOKENS, NUM_RATES = range(4)
 
 FINE = 32
 """Context lengths below this have a cell each; above, an octave has CELLS_PER_OCTAVE cells of equal width."""
@@ -52,91 +67,102 @@ def slot_of(keys, mask, first, second):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def prefill_duration(times, n, isl, prefix):  # type: ignore[no-untyped-def]
+def prefill_duration(st, n, isl, prefix):  # type: ignore[no-untyped-def]
     """ms of the prefill part of a pass; NaN when the table does not know it."""
-    timing = times.kind[TIMING]
-    if timing == CONSTANT:
-        return times.constant[PREFILL_MS]
-    if timing == POLYNOMIAL:
+    kind = timing_of(st)
+    if kind[TIMING] == CONSTANT:
+        return rates_of(st)[PREFILL_MS]
+    if kind[TIMING] == POLYNOMIAL:
         tokens = n * (isl - prefix)
         return np.rint((_P2 * tokens * tokens + _P1 * tokens + _P0) * 1e6) / 1e6
-    first = (n << 32) | isl
-    slot = slot_of(times.prefill_key, times.kind[HASH_MASK], first, prefix)
-    if times.prefill_key[slot, 0] == NONE:
-        return math.nan
-    return times.prefill_value[slot]
+    return _memo(st, (n << 32) | isl, prefix)
 
 
 @njit(cache=True, nogil=True)
-def decode_duration(times, n, context_sum):  # type: ignore[no-untyped-def]
+def _memo(st, first, second):  # type: ignore[no-untyped-def]
+    keys = memo_keys_of(st)
+    slot = slot_of(keys, timing_of(st)[HASH_MASK], first, second)
+    return math.nan if keys[slot, 0] == NONE else memo_values_of(st)[slot]
+
+
+@njit(cache=True, nogil=True)
+def decode_duration(st, n, context_sum):  # type: ignore[no-untyped-def]
     """ms of the decode part of a pass of n requests; NaN when the table does not know it."""
-    timing = times.kind[TIMING]
-    if timing == CONSTANT:
-        return times.constant[DECODE_MS]
-    if timing == POLYNOMIAL:
-        used = min(1.0, context_sum / times.constant[POOL_TOKENS])
+    kind = timing_of(st)
+    if kind[TIMING] == CONSTANT:
+        return rates_of(st)[DECODE_MS]
+    if kind[TIMING] == POLYNOMIAL:
+        used = min(1.0, context_sum / rates_of(st)[POOL_TOKENS])
         return np.rint(max(1.0, _D2 * used * used + _D1 * used + _D0) * 1e6) / 1e6
-    if timing == MEMO:
-        slot = slot_of(times.prefill_key, times.kind[HASH_MASK], DECODE_TAG | n, context_sum)
-        return math.nan if times.prefill_key[slot, 0] == NONE else times.prefill_value[slot]
-    row = times.row_of_n[n] if n < times.row_of_n.size else NONE
-    if row == NONE:
+    if kind[TIMING] == MEMO:
+        return _memo(st, DECODE_TAG | n, context_sum)
+    if n >= kind[NUM_ROWS]:
         return math.nan
     context = context_sum // n
     cell, start, _ = cell_of(context)
-    return times.value[row, cell] + times.slope[row, cell] * (context - start)
+    table = decode_table_of(st)
+    place = 2 * (n * NUM_CELLS + cell)
+    return table[place] + table[place + 1] * (context - start)
 
 
 @njit(cache=True, nogil=True)
 def walk(st, n, context_sum, steps, start, horizon):  # type: ignore[no-untyped-def]
     """Up to `steps` decode passes of n requests from `start`, ending with the first that reaches `horizon`.
 
-    Returns (steps walked, end of the first, end of the last); 0 steps when a duration is unknown, which is noted in the clock.
+    Returns (steps walked, end of the first, end of the last); 0 steps when a duration is unknown, which is then noted.
     """
-    times = st.times
-    timing = times.kind[TIMING]
+    kind = timing_of(st)
     now = start
     first = start
-    if timing == KNOTS:
-        row = times.row_of_n[n] if n < times.row_of_n.size else NONE
-        if row == NONE:
+    if kind[TIMING] == CONSTANT:
+        duration = rates_of(st)[DECODE_MS]
+        first = now + duration
+        for done in range(1, steps + 1):
+            now += duration
+            if now >= horizon:
+                return done, first, now
+        return steps, first, now
+    if kind[TIMING] != KNOTS:
+        for done in range(1, steps + 1):
+            duration = decode_duration(st, n, context_sum + (done - 1) * n)
+            if math.isnan(duration):
+                _note_unknown(st, n, context_sum + (done - 1) * n, steps - done + 1)
+                return 0, first, now
+            now += duration
+            if done == 1:
+                first = now
+            if now >= horizon:
+                return done, first, now
+        return steps, first, now
+    if n >= kind[NUM_ROWS]:
+        _note_unknown(st, n, context_sum, steps)
+        return 0, first, now
+    table = decode_table_of(st)
+    mean = context_sum // n
+    done = 0
+    while done < steps:
+        cell, cell_start, width = cell_of(mean + done)
+        place = 2 * (n * NUM_CELLS + cell)
+        value, slope = table[place], table[place + 1]
+        if math.isnan(value):
             _note_unknown(st, n, context_sum, steps)
             return 0, first, now
-        mean = context_sum // n
-        done = 0
-        while done < steps:
-            cell, cell_start, width = cell_of(mean + done)
-            value, slope = times.value[row, cell], times.slope[row, cell]
-            if math.isnan(value):
-                _note_unknown(st, n, context_sum, steps)
-                return 0, first, now
-            offset = mean + done - cell_start
-            stop = min(steps, done + width - offset)
-            while done < stop:
-                now += value + slope * offset
-                offset += 1
-                done += 1
-                if done == 1:
-                    first = now
-                if now >= horizon:
-                    return done, first, now
-        return done, first, now
-    for done in range(1, steps + 1):
-        duration = decode_duration(times, n, context_sum + (done - 1) * n)
-        if math.isnan(duration):
-            _note_unknown(st, n, context_sum + (done - 1) * n, steps - done + 1)
-            return 0, first, now
-        now += duration
-        if done == 1:
-            first = now
-        if now >= horizon:
-            return done, first, now
-    return steps, first, now
+        offset = mean + done - cell_start
+        stop = min(steps, done + width - offset)
+        if done == 0:
+            first = now + (value + slope * offset)
+        while done < stop:
+            now += value + slope * offset
+            offset += 1
+            done += 1
+            if now >= horizon:
+                return done, first, now
+    return done, first, now
 
 
 @njit(cache=True, nogil=True)
 def _note_unknown(st, n, context_sum, steps):  # type: ignore[no-untyped-def]
-    number = st.clock.number
+    number = numbers_of(st)
     number[MISS_N] = n
     number[MISS_A] = context_sum
     number[MISS_B] = steps

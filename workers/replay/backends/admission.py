@@ -12,20 +12,30 @@ from workers.replay.state import (
     COMMITTED_PREFILL,
     CONTEXT_LENGTH,
     FREE_BLOCKS,
+    GENERATED,
     HELD_BLOCKS,
     INACTIVE_BLOCKS,
     NONE,
     NUM_BLOCKS,
     NUM_DRAFTS,
+    OUTPUT,
     PREFILL_ISL,
     PREFILL_N,
     PREFILL_PREFIX,
+    PROMPT,
     REFUSED,
+    REFUSED_HEAD,
+    REGISTERED,
     RESERVED_BLOCKS,
-    RING_MASK,
+    STATUS,
     TRTLLM,
+    WAIT_NEXT,
     finish,
+    limits_of,
     note_admission,
+    numbers_of,
+    ranks_of,
+    requests_of,
     run_append,
     wait_pop,
 )
@@ -34,14 +44,14 @@ from workers.replay.state import (
 @njit(cache=True, nogil=True)
 def can_never_run(st, r):  # type: ignore[no-untyped-def]
     """Context limit reached by the prompt, or a fresh request larger than the whole pool."""
-    limits = st.limits
-    prompt = st.req.prompt[r]
+    limits, req = limits_of(st), requests_of(st)
+    prompt = req[r, PROMPT]
     if limits[CONTEXT_LENGTH] != NONE and prompt >= limits[CONTEXT_LENGTH]:
         return True
     size = limits[BLOCK_SIZE]
     if limits[BACKEND] == TRTLLM:
         return prompt >= limits[NUM_BLOCKS] * size
-    return st.req.generated[r] == 0 and (prompt + size - 1) // size > limits[NUM_BLOCKS]
+    return req[r, GENERATED] == 0 and (prompt + size - 1) // size > limits[NUM_BLOCKS]
 
 
 @njit(cache=True, nogil=True)
@@ -50,7 +60,7 @@ def find(st, s, r, length):  # type: ignore[no-untyped-def]
 
     Drafting costs it one more block.
     """
-    limits = st.limits
+    limits = limits_of(st)
     if limits[BACKEND] == TRTLLM:
         return match(st, s, r, length // limits[BLOCK_SIZE])
     found, held = match(st, s, r, max(0, length - 1) // limits[BLOCK_SIZE])
@@ -62,11 +72,11 @@ def find(st, s, r, length):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def is_admissible(st, s, r, length, held):  # type: ignore[no-untyped-def]
     """vLLM: the known sequence fits now. TensorRT-LLM: it and all running ones fit until their last token."""
-    rank, limits = st.rank, st.limits
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     size = limits[BLOCK_SIZE]
     available = rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]
     if limits[BACKEND] == TRTLLM:
-        need = (st.req.prompt[r] + st.req.output[r] + size - 1) // size
+        need = (req[r, PROMPT] + req[r, OUTPUT] + size - 1) // size
         return need - held <= available - (rank[s, RESERVED_BLOCKS] - rank[s, HELD_BLOCKS])
     return (length + size - 1) // size - held <= available
 
@@ -74,51 +84,52 @@ def is_admissible(st, s, r, length, held):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def bill_prompt(st, s, r, before, after):  # type: ignore[no-untyped-def]
     """Charge the prompt tokens among the computed tokens [before, after) of request r; False when there are none."""
-    rank = st.rank
-    prompt = st.req.prompt[r]
+    rank, number, req = ranks_of(st), numbers_of(st), requests_of(st)
+    prompt = req[r, PROMPT]
     prefix, end = min(before, prompt), min(after, prompt)
     if end <= prefix:
         return False
     rank[s, PREFILL_N] += 1
     rank[s, PREFILL_ISL] += end
     rank[s, PREFILL_PREFIX] += prefix
-    st.clock.number[COMMITTED_PREFILL] += after - before
+    number[COMMITTED_PREFILL] += after - before
     return True
 
 
 @njit(cache=True, nogil=True)
 def enter(st, s, r, found, tokens, now):  # type: ignore[no-untyped-def]
     """Move the waiting head r into the running list with `found` cached blocks and room for `tokens` more tokens."""
-    rank, req = st.rank, st.req
-    size = st.limits[BLOCK_SIZE]
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
+    size = limits[BLOCK_SIZE]
     wait_pop(st, s)
     run_append(st, s, r)
     note_admission(st, r, now, found * size)
     if found > 0:
         pin(st, s, r, found)
     else:
-        st.blocks.registered[r] = 0
+        req[r, REGISTERED] = 0
     blocks = (found * size + tokens + size - 1) // size
     take(st, s, blocks - found)
     rank[s, HELD_BLOCKS] += blocks
-    rank[s, RESERVED_BLOCKS] += (req.prompt[r] + req.output[r] + size - 1) // size
+    rank[s, RESERVED_BLOCKS] += (req[r, PROMPT] + req[r, OUTPUT] + size - 1) // size
 
 
 @njit(cache=True, nogil=True)
 def refuse(st, s, r):  # type: ignore[no-untyped-def]
     """The waiting head can never run: it leaves at the end of this pass, marked by a status until then."""
+    rank, req = ranks_of(st), requests_of(st)
     wait_pop(st, s)
-    st.req.status[r] = REFUSED
-    st.req.wait_next[r] = st.blocks.ring_head[s, st.limits[RING_MASK] + 1]
-    st.blocks.ring_head[s, st.limits[RING_MASK] + 1] = r
+    req[r, STATUS] = REFUSED
+    req[r, WAIT_NEXT] = rank[s, REFUSED_HEAD]
+    rank[s, REFUSED_HEAD] = r
 
 
 @njit(cache=True, nogil=True)
 def finish_refused(st, s, end):  # type: ignore[no-untyped-def]
-    last = st.limits[RING_MASK] + 1
-    r = st.blocks.ring_head[s, last]
+    rank, req = ranks_of(st), requests_of(st)
+    r = rank[s, REFUSED_HEAD]
     while r != NONE:
-        after = st.req.wait_next[r]
+        after = req[r, WAIT_NEXT]
         finish(st, r, REFUSED, end)
         r = after
-    st.blocks.ring_head[s, last] = NONE
+    rank[s, REFUSED_HEAD] = NONE

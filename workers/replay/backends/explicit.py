@@ -21,19 +21,28 @@ from workers.replay.backends.admission import (
 )
 from workers.replay.kv_cache import register, release, take
 from workers.replay.state import (
+    ASKED,
     BACKEND,
+    BEFORE,
     BLOCK_SIZE,
+    BURST,
+    CHARGED,
     CHUNKED,
+    COMPUTED,
     CONTEXT_LENGTH,
     DECODE_CONTEXT,
     DECODE_N,
     DEFER,
     DONE,
     EFFECT,
+    FIRST_TOKEN,
     FREE_BLOCKS,
     GAP_N,
+    GENERATED,
+    HELD,
     HELD_BLOCKS,
     INACTIVE_BLOCKS,
+    LAST_TOKEN,
     MAX_BATCHED_TOKENS,
     MAX_SEQS,
     NONE,
@@ -42,15 +51,25 @@ from workers.replay.state import (
     NUM_PASSES,
     NUM_RUNNING,
     NUM_WAITING,
+    OUTPUT,
     PREFILL_SCHEDULE_INTERVAL,
+    PROMPT,
     RESERVED_BLOCKS,
     RUN_HEAD,
+    RUN_NEXT,
     RUN_TAIL,
+    SECOND_TOKEN,
+    TOKENS,
     TRTLLM,
     WAIT_HEAD,
+    acceptance_of,
     finish,
+    limits_of,
     log_gap,
+    ranks_of,
+    requests_of,
     run_remove,
+    stamps_of,
     wait_push_front,
 )
 
@@ -58,11 +77,11 @@ from workers.replay.state import (
 @njit(cache=True, nogil=True)
 def begin(st, s, now):  # type: ignore[no-untyped-def]
     """Form one pass of rank s; never repeatable. See state for the contract."""
-    rank, req = st.rank, st.req
+    rank, req = ranks_of(st), requests_of(st)
     r = rank[s, RUN_HEAD]
     while r != NONE:
-        req.tokens[r] = NONE
-        r = req.run_next[r]
+        req[r, TOKENS] = NONE
+        r = req[r, RUN_NEXT]
     rank[s, DECODE_N] = 0
     rank[s, DECODE_CONTEXT] = 0
     rank[s, GAP_N] = 0
@@ -83,54 +102,54 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _defers_prefill(st, s):  # type: ignore[no-untyped-def]
     """Attention DP: prefill only on every m-th group pass while something decodes here (R-PSI)."""
-    rank, req, limits = st.rank, st.req, st.limits
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     interval = limits[PREFILL_SCHEDULE_INTERVAL]
-    if interval <= 1 or limits[NUM_DP] <= 1 or st.group[s // limits[NUM_DP], NUM_PASSES] % interval == 0:
+    if interval <= 1 or limits[NUM_DP] <= 1 or rank[s // limits[NUM_DP] * limits[NUM_DP], NUM_PASSES] % interval == 0:
         return False
     if rank[s, DEFER] == 0:
         return False
     r = rank[s, RUN_HEAD]
     while r != NONE:
-        if req.computed[r] >= req.prompt[r]:
+        if req[r, COMPUTED] >= req[r, PROMPT]:
             return True
-        r = req.run_next[r]
+        r = req[r, RUN_NEXT]
     return False
 
 
 @njit(cache=True, nogil=True)
 def _serve_running(st, s, defer):  # type: ignore[no-untyped-def]
     """Every running request computes what it misses, in admission order, while budget lasts: (budget left, preempted)."""
-    rank, req, limits = st.rank, st.req, st.limits
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     budget = limits[MAX_BATCHED_TOKENS]
     drafts = 0 if limits[BACKEND] == TRTLLM else limits[NUM_DRAFTS]
     preempted = False
     r = rank[s, RUN_HEAD]
     while r != NONE and budget > 0:
-        missing = req.prompt[r] + req.generated[r] - req.computed[r]
-        is_decoding = req.computed[r] >= req.prompt[r] and missing == 1
+        missing = req[r, PROMPT] + req[r, GENERATED] - req[r, COMPUTED]
+        is_decoding = req[r, COMPUTED] >= req[r, PROMPT] and missing == 1
         if defer and not is_decoding:
-            r = req.run_next[r]
+            r = req[r, RUN_NEXT]
             continue
         if missing > budget and limits[CHUNKED] == 0:
             break
         tokens = min(missing, budget)
         if tokens > 0:
-            kept, lost, refund = _grow(st, s, r, req.computed[r] + tokens)
+            kept, lost, refund = _grow(st, s, r, req[r, COMPUTED] + tokens)
             preempted |= lost
             budget += refund
             if not kept:
                 break
             charge = min(tokens + drafts, budget) if is_decoding else tokens
-            _schedule(st, s, r, req.computed[r], tokens, charge)
+            _schedule(st, s, r, req[r, COMPUTED], tokens, charge)
             budget -= charge
-        r = req.run_next[r]
+        r = req[r, RUN_NEXT]
     return budget, preempted
 
 
 @njit(cache=True, nogil=True)
 def _admit(st, s, now, budget, defer):  # type: ignore[no-untyped-def]
     """Strictly first come first served; the first head that does not fit ends the phase."""
-    rank, req, limits = st.rank, st.req, st.limits
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     size = limits[BLOCK_SIZE]
     while rank[s, NUM_RUNNING] < limits[MAX_SEQS] and rank[s, WAIT_HEAD] != NONE:
         r = rank[s, WAIT_HEAD]
@@ -138,7 +157,7 @@ def _admit(st, s, now, budget, defer):  # type: ignore[no-untyped-def]
             refuse(st, s, r)
             rank[s, EFFECT] = 1
             continue
-        length = req.prompt[r] + req.generated[r]
+        length = req[r, PROMPT] + req[r, GENERATED]
         found, held = find(st, s, r, length)
         missing = length - found * size
         if not is_admissible(st, s, r, length, held) or (defer and missing > 1):
@@ -147,38 +166,38 @@ def _admit(st, s, now, budget, defer):  # type: ignore[no-untyped-def]
         if (missing > budget and limits[CHUNKED] == 0) or (missing > 0 and tokens == 0):
             return
         enter(st, s, r, found, tokens, now)
-        req.held[r] = (found * size + tokens + size - 1) // size
+        req[r, HELD] = (found * size + tokens + size - 1) // size
         _schedule(st, s, r, found * size, tokens, tokens)
         budget -= tokens
 
 
 @njit(cache=True, nogil=True)
 def _schedule(st, s, r, before, tokens, charge):  # type: ignore[no-untyped-def]
-    req = st.req
-    req.before[r] = before
-    req.tokens[r] = tokens
-    req.charged[r] = charge
-    req.computed[r] = before + tokens
-    register(st, s, r, req.computed[r] // st.limits[BLOCK_SIZE])
+    limits, req = limits_of(st), requests_of(st)
+    req[r, BEFORE] = before
+    req[r, TOKENS] = tokens
+    req[r, CHARGED] = charge
+    req[r, COMPUTED] = before + tokens
+    register(st, s, r, req[r, COMPUTED] // limits[BLOCK_SIZE])
 
 
 @njit(cache=True, nogil=True)
 def _grow(st, s, r, tokens):  # type: ignore[no-untyped-def]
     """Room for `tokens`, at the cost of the most recently admitted: (r keeps running, any preempted, budget returned)."""
-    rank, req = st.rank, st.req
-    size = st.limits[BLOCK_SIZE]
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
+    size = limits[BLOCK_SIZE]
     lost, refund = False, 0
-    fresh = max(0, (tokens + size - 1) // size - req.held[r])
+    fresh = max(0, (tokens + size - 1) // size - req[r, HELD])
     while fresh > rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]:
         victim = rank[s, RUN_TAIL]
         lost = True
-        if req.tokens[victim] != NONE:
-            refund += req.charged[victim]
+        if req[victim, TOKENS] != NONE:
+            refund += req[victim, CHARGED]
         _preempt(st, s, victim)
         if victim == r:
             return False, lost, refund
     take(st, s, fresh)
-    req.held[r] += fresh
+    req[r, HELD] += fresh
     rank[s, HELD_BLOCKS] += fresh
     return True, lost, refund
 
@@ -186,98 +205,98 @@ def _grow(st, s, r, tokens):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _preempt(st, s, victim):  # type: ignore[no-untyped-def]
     """Recompute later: drop its blocks, keep its tokens, put it first in the queue, undo its work of this pass."""
-    rank, req = st.rank, st.req
-    size = st.limits[BLOCK_SIZE]
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
+    size = limits[BLOCK_SIZE]
     run_remove(st, s, victim)
-    release(st, s, victim, req.computed[victim], req.held[victim])
-    rank[s, HELD_BLOCKS] -= req.held[victim]
-    rank[s, RESERVED_BLOCKS] -= (req.prompt[victim] + req.output[victim] + size - 1) // size
-    req.computed[victim] = 0
-    req.held[victim] = 0
-    req.tokens[victim] = NONE
-    req.burst[victim] = 0
+    release(st, s, victim, req[victim, COMPUTED], req[victim, HELD])
+    rank[s, HELD_BLOCKS] -= req[victim, HELD]
+    rank[s, RESERVED_BLOCKS] -= (req[victim, PROMPT] + req[victim, OUTPUT] + size - 1) // size
+    req[victim, COMPUTED] = 0
+    req[victim, HELD] = 0
+    req[victim, TOKENS] = NONE
+    req[victim, BURST] = 0
     wait_push_front(st, s, victim)
 
 
 @njit(cache=True, nogil=True)
 def _make_room_for_bursts(st, s):  # type: ignore[no-untyped-def]
     """Decide who emits and at most how much; with drafts the room is taken before timing. True if anyone was preempted."""
-    rank, req, limits = st.rank, st.req, st.limits
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     is_trt = limits[BACKEND] == TRTLLM
     preempted = False
     r = rank[s, RUN_HEAD]
     while r != NONE:
-        length = req.prompt[r] + req.generated[r]
-        left = req.asked[r] - req.generated[r]
-        req.burst[r] = 0
-        if req.computed[r] == length and left > 0 and req.tokens[r] != NONE:
+        length = req[r, PROMPT] + req[r, GENERATED]
+        left = req[r, ASKED] - req[r, GENERATED]
+        req[r, BURST] = 0
+        if req[r, COMPUTED] == length and left > 0 and req[r, TOKENS] != NONE:
             drafts = 0
             if is_trt:
                 drafts = limits[NUM_DRAFTS]
             elif not is_fresh(st, r):
-                drafts = req.charged[r] - req.tokens[r]
+                drafts = req[r, CHARGED] - req[r, TOKENS]
             burst = min(1 + drafts, left)
             if limits[NUM_DRAFTS] > 0:
                 kept, lost, _ = _grow(st, s, r, length + burst)
                 preempted |= lost
                 if not kept:
                     break
-            req.burst[r] = burst
-        r = req.run_next[r]
+            req[r, BURST] = burst
+        r = req[r, RUN_NEXT]
     return preempted
 
 
 @njit(cache=True, nogil=True)
 def is_fresh(st, r):  # type: ignore[no-untyped-def]
     """True when request r computed its last prompt token in this pass and has no token yet."""
-    req = st.req
-    return req.generated[r] == 0 and req.before[r] < min(req.before[r] + req.tokens[r], req.prompt[r])
+    req = requests_of(st)
+    return req[r, GENERATED] == 0 and req[r, BEFORE] < min(req[r, BEFORE] + req[r, TOKENS], req[r, PROMPT])
 
 
 @njit(cache=True, nogil=True)
 def _bill(st, s):  # type: ignore[no-untyped-def]
     """Prefill of the prompt tokens computed now, and one decode step of all that emit and are not fresh."""
-    rank, req, limits = st.rank, st.req, st.limits
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     first_is_decoded = limits[BACKEND] == TRTLLM and limits[NUM_DRAFTS] > 0
     r = rank[s, RUN_HEAD]
     while r != NONE:
-        if req.tokens[r] != NONE:
+        if req[r, TOKENS] != NONE:
             rank[s, EFFECT] = 1
-            bill_prompt(st, s, r, req.before[r], req.before[r] + req.tokens[r])
-        if req.burst[r] > 0 and (first_is_decoded or not is_fresh(st, r)):
+            bill_prompt(st, s, r, req[r, BEFORE], req[r, BEFORE] + req[r, TOKENS])
+        if req[r, BURST] > 0 and (first_is_decoded or not is_fresh(st, r)):
             rank[s, DECODE_N] += 1
-            rank[s, DECODE_CONTEXT] += req.prompt[r] + req.generated[r]
-        r = req.run_next[r]
+            rank[s, DECODE_CONTEXT] += req[r, PROMPT] + req[r, GENERATED]
+        r = req[r, RUN_NEXT]
 
 
 @njit(cache=True, nogil=True)
 def commit(st, s, end):  # type: ignore[no-untyped-def]
     """The pass ended: everyone due emits its token or burst; finished requests leave in running order."""
-    rank, req, limits = st.rank, st.req, st.limits
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     size, context = limits[BLOCK_SIZE], limits[CONTEXT_LENGTH]
     r = rank[s, RUN_HEAD]
     while r != NONE:
-        if req.burst[r] > 0:
-            tokens = 1 + _accepted(st, r, req.burst[r] - 1)
+        if req[r, BURST] > 0:
+            tokens = 1 + _accepted(st, r, req[r, BURST] - 1)
             if context != NONE:
-                tokens = min(tokens, context - req.prompt[r] - req.generated[r])
+                tokens = min(tokens, context - req[r, PROMPT] - req[r, GENERATED])
             _stamp(st, r, tokens, end)
-            req.generated[r] += tokens
-            req.computed[r] = req.prompt[r] + req.generated[r] - 1
+            req[r, GENERATED] += tokens
+            req[r, COMPUTED] = req[r, PROMPT] + req[r, GENERATED] - 1
             if tokens > 1:
-                register(st, s, r, req.computed[r] // size)
-        r = req.run_next[r]
+                register(st, s, r, req[r, COMPUTED] // size)
+        r = req[r, RUN_NEXT]
     r = rank[s, RUN_HEAD]
     while r != NONE:
-        after = req.run_next[r]
-        generated = req.generated[r]
-        length = req.prompt[r] + generated
-        is_done = generated >= req.asked[r] and req.computed[r] >= length - min(generated, 1)
+        after = req[r, RUN_NEXT]
+        generated = req[r, GENERATED]
+        length = req[r, PROMPT] + generated
+        is_done = generated >= req[r, ASKED] and req[r, COMPUTED] >= length - min(generated, 1)
         if is_done or (context != NONE and generated > 0 and length >= context):
             run_remove(st, s, r)
-            release(st, s, r, req.computed[r], req.held[r])
-            rank[s, HELD_BLOCKS] -= req.held[r]
-            rank[s, RESERVED_BLOCKS] -= (req.prompt[r] + req.output[r] + size - 1) // size
+            release(st, s, r, req[r, COMPUTED], req[r, HELD])
+            rank[s, HELD_BLOCKS] -= req[r, HELD]
+            rank[s, RESERVED_BLOCKS] -= (req[r, PROMPT] + req[r, OUTPUT] + size - 1) // size
             finish(st, r, DONE, end)
         r = after
     finish_refused(st, s, end)
@@ -285,30 +304,31 @@ def commit(st, s, end):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _stamp(st, r, tokens, end):  # type: ignore[no-untyped-def]
-    req = st.req
-    generated = req.generated[r]
+    req, stamp = requests_of(st), stamps_of(st)
+    generated = req[r, GENERATED]
     zero_gaps = tokens - 1
     if generated == 0:
-        req.first_token_ms[r] = end
+        stamp[r, FIRST_TOKEN] = end
     else:
-        log_gap(st, end - req.last_token_ms[r], 1)
+        log_gap(st, end - stamp[r, LAST_TOKEN], 1)
     if generated < 2 <= generated + tokens:
-        req.second_token_ms[r] = end
+        stamp[r, SECOND_TOKEN] = end
     if zero_gaps > 0:
         log_gap(st, 0.0, zero_gaps)
-    req.last_token_ms[r] = end
+    stamp[r, LAST_TOKEN] = end
 
 
 @njit(cache=True, nogil=True)
 def _accepted(st, r, limit):  # type: ignore[no-untyped-def]
     """Leading acceptances among `limit` drafts; a random draw depends on request and position only, not on event order."""
-    for draft in range(min(limit, st.limits[NUM_DRAFTS])):
-        probability = st.acceptance[draft]
+    limits, req, chance = limits_of(st), requests_of(st), acceptance_of(st)
+    for draft in range(min(limit, limits[NUM_DRAFTS])):
+        probability = chance[draft]
         if probability <= 0.0:
             return draft
-        if probability < 1.0 and _uniform(r, st.req.generated[r] + draft) >= probability:
+        if probability < 1.0 and _uniform(r, req[r, GENERATED] + draft) >= probability:
             return draft
-    return min(limit, st.limits[NUM_DRAFTS])
+    return min(limit, limits[NUM_DRAFTS])
 
 
 @njit(cache=True, nogil=True)

@@ -7,8 +7,6 @@ request gets a token in every decode pass: its last one came with the rank's las
 with its own prefill.
 """
 
-from numba import njit
-
 from workers.replay.backends.sglang_decode import commit_decode, plan_decode
 from workers.replay.backends.sglang_prefill import commit_prefill, form_batch
 from workers.replay.backends.sglang_state import (
@@ -21,6 +19,7 @@ from workers.replay.backends.sglang_state import (
     REFUSED_HEAD,
     RETRACTED,
 )
+from workers.replay.compiled import inner
 from workers.replay.radix import OVERFLOW
 from workers.replay.state import (
     ACTIVE,
@@ -46,7 +45,7 @@ from workers.replay.state import (
 )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def begin(st, s, now):  # type: ignore[no-untyped-def]
     """Start a pass of rank s; see state for the contract.
 
@@ -75,7 +74,7 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
     return steps
 
 
-@njit(cache=True, nogil=True)
+@inner
 def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
     """The pass, or its `steps` repetitions, ended; see state for the contract."""
     rank, number = st.rank, st.sglang.number
@@ -93,7 +92,7 @@ def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
         _close_group_pass(st, s, steps)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _refuse_too_long(st, s):  # type: ignore[no-untyped-def]
     """Take every waiting prompt that reaches the context limit out of the queue, wherever it stands."""
     rank, req, sg = st.rank, st.req, st.sglang
@@ -121,7 +120,7 @@ def _refuse_too_long(st, s):  # type: ignore[no-untyped-def]
     rank[s, WAIT_TAIL] = before
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _is_gated(st, s):  # type: ignore[no-untyped-def]
     """True while the prefill-decode interval forbids prefill to the group.
 
@@ -139,14 +138,14 @@ def _is_gated(st, s):  # type: ignore[no-untyped-def]
     return False
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _open_gate(st, first):  # type: ignore[no-untyped-def]
     st.sglang.number[first, GATE_PASSES] = 0
     for t in range(first, first + st.limits[NUM_DP]):
         st.sglang.real[t, RATIO] = st.sglang.real[t, RATIO_START]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _close_group_pass(st, s, steps):  # type: ignore[no-untyped-def]
     """After the last active rank of the group: count its passes down, or close the gate behind a prefill."""
     rank, number, num_dp = st.rank, st.sglang.number, st.limits[NUM_DP]

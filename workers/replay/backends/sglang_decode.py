@@ -2,8 +2,6 @@
 
 import math
 
-from numba import njit
-
 from workers.replay.backends.sglang_prefill import NEAR_TIE, chunk_of, first_computed
 from workers.replay.backends.sglang_state import (
     CHUNK_TOKENS,
@@ -29,6 +27,7 @@ from workers.replay.backends.sglang_state import (
     release,
     remaining_output,
 )
+from workers.replay.compiled import inner
 from workers.replay.drafts import accepted_drafts
 from workers.replay.radix import evict
 from workers.replay.state import (
@@ -58,7 +57,7 @@ from workers.replay.state import (
 from workers.replay.step_lookup import CONSTANT, DECODE_MS, TIMING
 
 
-@njit(cache=True, nogil=True)
+@inner
 def plan_decode(st, s):  # type: ignore[no-untyped-def]
     """Start a decode pass of all running requests; returns how often it may be repeated unchanged."""
     rank, limits, number = st.rank, st.limits, st.sglang.number
@@ -87,19 +86,19 @@ def plan_decode(st, s):  # type: ignore[no-untyped-def]
     return steps
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _room(st, s):  # type: ignore[no-untyped-def]
     return st.sglang.tree.free_pages[s] + st.sglang.tree.evictable_pages[s]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _growth(st, s, passes):  # type: ignore[no-untyped-def]
     """New pages that decode pass number `passes` from now (0: the next one) needs: one per request with full pages."""
     page = st.limits[BLOCK_SIZE]
     return st.blocks.growth[s, -(st.rank[s, STEP] + passes) % page]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _need(st, s):  # type: ignore[no-untyped-def]
     """New pages the next decode pass must be sure of; with speculation for the longest possible bursts."""
     num_drafts = st.limits[NUM_DRAFTS]
@@ -116,7 +115,7 @@ def _need(st, s):  # type: ignore[no-untyped-def]
     return need
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _retract_until_it_fits(st, s):  # type: ignore[no-untyped-def]
     """Send requests back to the queue until the others have room, then trust the ratio they have shown so far."""
     rank, req, sg = st.rank, st.req, st.sglang
@@ -135,7 +134,7 @@ def _retract_until_it_fits(st, s):  # type: ignore[no-untyped-def]
     sg.real[s, RATIO] = min(1.0, (generated + RETRACT_STEPS * rank[s, NUM_RUNNING]) / (outputs + 1.0))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _victim(st, s):  # type: ignore[no-untyped-def]
     """The running request with the fewest tokens; of those the longest prompt, of those the last in the list."""
     req = st.req
@@ -149,7 +148,7 @@ def _victim(st, s):  # type: ignore[no-untyped-def]
     return victim
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _retract(st, s, r):  # type: ignore[no-untyped-def]
     rank, req, sg = st.rank, st.req, st.sglang
     page = st.limits[BLOCK_SIZE]
@@ -163,7 +162,7 @@ def _retract(st, s, r):  # type: ignore[no-untyped-def]
     evict(sg.tree, s, wanted - sg.tree.free_pages[s])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _count_long(st, s):  # type: ignore[no-untyped-def]
     """Recount NUM_LONG; returns the passes until the first of them gets within the reservation limit."""
     number, req = st.sglang.number, st.req
@@ -181,7 +180,7 @@ def _count_long(st, s):  # type: ignore[no-untyped-def]
     return crossing
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _has_late_first_token(st, s):  # type: ignore[no-untyped-def]
     """True when a fresh request could not get its first token from its prefill pass."""
     r = st.rank[s, RUN_TAIL]
@@ -192,7 +191,7 @@ def _has_late_first_token(st, s):  # type: ignore[no-untyped-def]
     return False
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _next_due(st, s):  # type: ignore[no-untyped-def]
     """The step at which the next running request ends."""
     number, ring_head, mask = st.sglang.number, st.blocks.ring_head, st.limits[RING_MASK]
@@ -203,7 +202,7 @@ def _next_due(st, s):  # type: ignore[no-untyped-def]
     return due
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _steps_that_fit(st, s, steps):  # type: ignore[no-untyped-def]
     """How many of the next decode passes have room without retraction; the first does."""
     room = _room(st, s)
@@ -216,7 +215,7 @@ def _steps_that_fit(st, s, steps):  # type: ignore[no-untyped-def]
     return steps
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _steps_until_admission(st, s, steps):  # type: ignore[no-untyped-def]
     """Passes until the blocked head of the queue may be admitted, at most `steps`.
 
@@ -242,7 +241,7 @@ def _steps_until_admission(st, s, steps):  # type: ignore[no-untyped-def]
     return steps
 
 
-@njit(cache=True, nogil=True)
+@inner
 def commit_decode(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
     """`steps` decode passes ended: pages, tokens, gaps, completions."""
     rank, sg = st.rank, st.sglang
@@ -268,7 +267,7 @@ def commit_decode(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
     _finish_due(st, s, end)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _finish_due(st, s, end):  # type: ignore[no-untyped-def]
     req = st.req
     r = st.blocks.ring_head[s, st.rank[s, STEP] & st.limits[RING_MASK]]
@@ -280,7 +279,7 @@ def _finish_due(st, s, end):  # type: ignore[no-untyped-def]
         r = after
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _lower_ratio(st, s, steps):  # type: ignore[no-untyped-def]
     real = st.sglang.real
     for _ in range(steps):
@@ -289,7 +288,7 @@ def _lower_ratio(st, s, steps):  # type: ignore[no-untyped-def]
         real[s, RATIO] = max(real[s, RATIO_FLOOR], real[s, RATIO] - real[s, RATIO_FALL])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _log_first_gaps(st, s, first_end):  # type: ignore[no-untyped-def]
     """Gaps of the first decode pass after prefill: since the last decode pass, for fresh requests since their prefill.
 
@@ -323,7 +322,7 @@ def _log_first_gaps(st, s, first_end):  # type: ignore[no-untyped-def]
     sg.number[s, STALLED] = 0
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _log_other_gaps(st, s, steps):  # type: ignore[no-untyped-def]
     rank, times = st.rank, st.times
     n = rank[s, DECODE_N]
@@ -335,7 +334,7 @@ def _log_other_gaps(st, s, steps):  # type: ignore[no-untyped-def]
         log_stretch(st, n, rank[s, DECODE_CONTEXT] + n, steps)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _commit_bursts(st, s, end):  # type: ignore[no-untyped-def]
     """One speculative decode pass: every running request gets a token and the drafts accepted after it."""
     rank, req, sg = st.rank, st.req, st.sglang

@@ -2,8 +2,6 @@
 
 import math
 
-from numba import njit
-
 from workers.replay.backends.sglang_state import (
     BATCH_HEAD,
     BATCH_NEXT,
@@ -22,6 +20,7 @@ from workers.replay.backends.sglang_state import (
     publish,
     remaining_output,
 )
+from workers.replay.compiled import inner
 from workers.replay.radix import evict, lock_prefix, matched_pages, unlock
 from workers.replay.state import (
     BLOCK_SIZE,
@@ -48,7 +47,7 @@ from workers.replay.state import (
 NEAR_TIE = 1e-6
 
 
-@njit(cache=True, nogil=True)
+@inner
 def first_computed(st, s, r):  # type: ignore[no-untyped-def]
     """Where the prefill of waiting request r would start, tokens: its earlier chunks or its cached whole pages.
 
@@ -62,7 +61,7 @@ def first_computed(st, s, r):  # type: ignore[no-untyped-def]
     return matched_pages(sg.tree, s, sg.runs, r, limit // page, page) * page
 
 
-@njit(cache=True, nogil=True)
+@inner
 def chunk_of(st, r, start, budget):  # type: ignore[no-untyped-def]
     """(tokens to compute, the same in whole pages, output tokens to reserve) of request r under a chunk budget."""
     page = st.limits[BLOCK_SIZE]
@@ -74,7 +73,7 @@ def chunk_of(st, r, start, budget):  # type: ignore[no-untyped-def]
     return cut, cut, 0
 
 
-@njit(cache=True, nogil=True)
+@inner
 def form_batch(st, s, now):  # type: ignore[no-untyped-def]
     """Admit heads of the queue while slots, chunk budget and room last; the first that fails blocks the rest."""
     rank, req, limits, sg = st.rank, st.req, st.limits, st.sglang
@@ -121,7 +120,7 @@ def form_batch(st, s, now):  # type: ignore[no-untyped-def]
         budget -= paged
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _reserved_in_order(st, s):  # type: ignore[no-untyped-def]
     req, ratio = st.req, st.sglang.real[s, RATIO]
     step_sum = 0.0
@@ -132,7 +131,7 @@ def _reserved_in_order(st, s):  # type: ignore[no-untyped-def]
     return step_sum
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _append(st, s, r):  # type: ignore[no-untyped-def]
     number, request = st.sglang.number, st.sglang.request
     request[r, BATCH_NEXT] = NONE
@@ -143,7 +142,7 @@ def _append(st, s, r):  # type: ignore[no-untyped-def]
     number[s, BATCH_TAIL] = r
 
 
-@njit(cache=True, nogil=True)
+@inner
 def commit_prefill(st, s, end):  # type: ignore[no-untyped-def]
     """The batch's tokens enter the tree; complete members get a token, cut ones go back to the front of the queue.
 
@@ -187,7 +186,7 @@ def commit_prefill(st, s, end):  # type: ignore[no-untyped-def]
     number[s, BATCH_HEAD] = NONE
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _give_token(st, r, end):  # type: ignore[no-untyped-def]
     req = st.req
     if req.generated[r] == 0:

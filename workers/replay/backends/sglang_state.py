@@ -1,11 +1,11 @@
 """What the SGLang backend keeps per rank and per request, and how requests enter and leave the decode batch."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from workers.replay.compiled import inner
 from workers.replay.fleet import Pool
-from workers.replay.radix import NONE, PageRuns, evict, insert_prefix, new_tree, page_runs, unlock
+from workers.replay.radix import NONE, evict, insert_prefix, new_tree, page_runs, unlock
 from workers.replay.state import (
     BLOCK_SIZE,
     CACHING,
@@ -71,15 +71,7 @@ def sglang_arrays(
     return Sglang(number, real, request, new_tree(num_ranks, pool.num_blocks, node_capacity), runs)
 
 
-def no_sglang_arrays() -> Sglang:
-    """Arrays of the same types for replays of other backends."""
-    nothing = np.zeros(0, np.int64)
-    empty = PageRuns(np.zeros(1, np.int64), nothing, nothing.copy(), nothing.copy())
-    tables = (np.zeros((0, NUM_INTEGERS), np.int64), np.zeros((0, NUM_REALS)), np.zeros((0, NUM_REQUEST_COLUMNS), np.int64))
-    return Sglang(*tables, new_tree(1, 0, 0), empty)
-
-
-@njit(cache=True, nogil=True)
+@inner
 def remaining_output(st, s, r):  # type: ignore[no-untyped-def]
     """O - g of running request r: steps until it is due, or with speculation what its current count says."""
     if st.limits[NUM_DRAFTS] > 0:
@@ -87,7 +79,7 @@ def remaining_output(st, s, r):  # type: ignore[no-untyped-def]
     return st.req.due_step[r] - st.rank[s, STEP]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def make_room(st, s, pages):  # type: ignore[no-untyped-def]
     """Take `pages` pages of rank s, evicting what the free ones lack; the caller has checked that they exist."""
     tree = st.sglang.tree
@@ -96,7 +88,7 @@ def make_room(st, s, pages):  # type: ignore[no-untyped-def]
     tree.free_pages[s] -= pages
 
 
-@njit(cache=True, nogil=True)
+@inner
 def publish(st, s, r, tokens):  # type: ignore[no-untyped-def]
     """The first `tokens` tokens of request r enter the tree as whole pages; pages that were there already are freed."""
     if st.limits[CACHING] == 0:
@@ -110,7 +102,7 @@ def publish(st, s, r, tokens):  # type: ignore[no-untyped-def]
     sg.request[r, TREE_PAGES] = pages
 
 
-@njit(cache=True, nogil=True)
+@inner
 def release(st, s, r, tokens):  # type: ignore[no-untyped-def]
     """Free the pages of request r, which has room for `tokens` tokens, beyond the tree, and unlock its path."""
     sg = st.sglang
@@ -120,7 +112,7 @@ def release(st, s, r, tokens):  # type: ignore[no-untyped-def]
         unlock(sg.tree, s, sg.request[r, LAST_NODE])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def end_request(st, s, r, tokens, end):  # type: ignore[no-untyped-def]
     """Request r is complete at `end` with `tokens` tokens in its pages, which stay in the tree as whole pages."""
     publish(st, s, r, tokens)
@@ -130,7 +122,7 @@ def end_request(st, s, r, tokens, end):  # type: ignore[no-untyped-def]
     finish(st, r, DONE, end)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def join_decode(st, s, r):  # type: ignore[no-untyped-def]
     """Request r, its prompt computed, becomes the last of the running list and of the bucket of its last step."""
     req, rank, number, blocks = st.req, st.rank, st.sglang.number, st.blocks
@@ -160,7 +152,7 @@ def join_decode(st, s, r):  # type: ignore[no-untyped-def]
     st.sglang.request[r, FRESH] = 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def leave_decode(st, s, r):  # type: ignore[no-untyped-def]
     """Undo `join_decode` for request r, whose `generated` is current."""
     req, rank, number, blocks = st.req, st.rank, st.sglang.number, st.blocks

@@ -24,39 +24,60 @@ from workers.replay.kv_cache import register, release, take
 from workers.replay.state import (
     BLOCK_SIZE,
     CHUNKED,
+    COMPUTED,
     CONTEXT_SUM,
     CUTTABLE,
     DECODE_CONTEXT,
     DECODE_N,
     DONE,
+    DUE_NEXT,
+    DUE_PREV,
+    DUE_STEP,
     EFFECT,
     EXPLICIT,
+    FIRST_TOKEN,
     FREE_BLOCKS,
     GAP_N,
+    GENERATED,
     HELD_BLOCKS,
     INACTIVE_BLOCKS,
+    LAST_TOKEN,
     LAZY,
     MAX_BATCHED_TOKENS,
     MAX_SEQS,
     NEW_HEAD,
+    NEW_NEXT,
     NEW_TAIL,
     NONE,
     NUM_DECODING,
     NUM_RUNNING,
+    OUTPUT,
     PARTIAL,
     PREFILL_ISL,
     PREFILL_N,
     PREFILL_PREFIX,
+    PROMPT,
     RESERVED_BLOCKS,
+    RESIDUE,
     RING_MASK,
     RUN_HEAD,
+    RUN_NEXT,
     RUN_TAIL,
+    SECOND_TOKEN,
     STEP,
     WAIT_HEAD,
+    YOUNG,
     YOUNG_HEAD,
+    YOUNG_NEXT,
     finish,
+    growth_of,
+    limits_of,
     log_gap,
+    ranks_of,
+    requests_of,
+    ring_of,
     run_remove,
+    stamps_of,
     wait_push_front,
 )
 
@@ -64,7 +85,7 @@ from workers.replay.state import (
 @njit(cache=True, nogil=True)
 def begin(st, s, now):  # type: ignore[no-untyped-def]
     """Start a pass of rank s; see state for the contract."""
-    rank, limits = st.rank, st.limits
+    limits, rank = limits_of(st), ranks_of(st)
     rank[s, PREFILL_N] = 0
     rank[s, PREFILL_ISL] = 0
     rank[s, PREFILL_PREFIX] = 0
@@ -105,7 +126,7 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
     """The pass, or its `steps` repetitions, ended; see state for the contract."""
-    rank, req, blocks, limits = st.rank, st.req, st.blocks, st.limits
+    limits, rank, req, stamp, grow, last_tokens = limits_of(st), ranks_of(st), requests_of(st), stamps_of(st), growth_of(st), ring_of(st)
     if limits[EXPLICIT] == 1:
         explicit.commit(st, s, end)
         return
@@ -118,27 +139,27 @@ def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
     rank[s, CONTEXT_SUM] += rank[s, NUM_DECODING] * steps
     r = rank[s, YOUNG_HEAD]
     while r != NONE:
-        if req.young[r] == 1:
-            req.young[r] = 0
-            req.second_token_ms[r] = first_end
-        r = req.young_next[r]
+        if req[r, YOUNG] == 1:
+            req[r, YOUNG] = 0
+            stamp[r, SECOND_TOKEN] = first_end
+        r = req[r, YOUNG_NEXT]
     rank[s, YOUNG_HEAD] = NONE
     slot = step & limits[RING_MASK]
-    r = blocks.ring_head[s, slot]
-    blocks.ring_head[s, slot] = NONE
-    blocks.ring_tail[s, slot] = NONE
+    r = last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot))]
+    last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot))] = NONE
+    last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot)) + 1] = NONE
     while r != NONE:
-        after = req.due_next[r]
-        blocks.growth[s, req.residue[r]] -= 1
+        after = req[r, DUE_NEXT]
+        grow[s * limits[BLOCK_SIZE] + req[r, RESIDUE]] -= 1
         rank[s, NUM_DECODING] -= 1
-        rank[s, CONTEXT_SUM] -= req.prompt[r] + req.output[r]
-        req.generated[r] = req.output[r]
-        req.last_token_ms[r] = end
-        _leave(st, s, r, req.prompt[r] + req.output[r] - 1, end)
+        rank[s, CONTEXT_SUM] -= req[r, PROMPT] + req[r, OUTPUT]
+        req[r, GENERATED] = req[r, OUTPUT]
+        stamp[r, LAST_TOKEN] = end
+        _leave(st, s, r, req[r, PROMPT] + req[r, OUTPUT] - 1, end)
         r = after
     r = rank[s, NEW_HEAD]
     while r != NONE:
-        after = req.new_next[r]
+        after = req[r, NEW_NEXT]
         _first_token(st, s, r, end)
         r = after
     rank[s, NEW_HEAD] = NONE
@@ -149,9 +170,9 @@ def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def growth_of_step(st, s, steps):  # type: ignore[no-untyped-def]
     """Blocks that rank s's decoding requests need in the next `steps` passes."""
-    rank = st.rank
-    size = st.limits[BLOCK_SIZE]
-    growth = st.blocks.growth
+    limits, rank = limits_of(st), ranks_of(st)
+    size = limits[BLOCK_SIZE]
+    grow = growth_of(st)
     total = 0
     cycles = steps // size
     if cycles > 0:
@@ -159,7 +180,7 @@ def growth_of_step(st, s, steps):  # type: ignore[no-untyped-def]
         steps -= cycles * size
     residue = (1 - rank[s, STEP]) % size
     for _ in range(steps):
-        total += growth[s, residue]
+        total += grow[s * size + residue]
         residue = residue - 1 if residue > 0 else size - 1
     return total
 
@@ -167,10 +188,10 @@ def growth_of_step(st, s, steps):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _stretch(st, s, decoding):  # type: ignore[no-untyped-def]
     """Passes in which the decoding requests alone advance, up to the next last token or shortage of blocks."""
-    rank, limits, blocks = st.rank, st.limits, st.blocks
+    limits, rank, last_tokens = limits_of(st), ranks_of(st), ring_of(st)
     mask = limits[RING_MASK]
     step = rank[s, STEP] + 1
-    while blocks.ring_head[s, step & mask] == NONE:
+    while last_tokens[2 * (s * (limits[RING_MASK] + 1) + (step & mask))] == NONE:
         step += 1
     steps = step - rank[s, STEP]
     size = limits[BLOCK_SIZE]
@@ -187,11 +208,12 @@ def _stretch(st, s, decoding):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _steps_that_fit(st, s, steps, spare):  # type: ignore[no-untyped-def]
-    size = st.limits[BLOCK_SIZE]
-    growth = st.blocks.growth
-    residue = (1 - st.rank[s, STEP]) % size
+    limits, rank = limits_of(st), ranks_of(st)
+    size = limits[BLOCK_SIZE]
+    grow = growth_of(st)
+    residue = (1 - rank[s, STEP]) % size
     for done in range(steps):
-        spare -= growth[s, residue]
+        spare -= grow[s * size + residue]
         if spare < 0:
             return done
         residue = residue - 1 if residue > 0 else size - 1
@@ -201,13 +223,13 @@ def _steps_that_fit(st, s, steps, spare):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _is_head_blocked(st, s, budget):  # type: ignore[no-untyped-def]
     """True when nothing can be taken from the waiting queue before a running request leaves."""
-    rank, req, limits = st.rank, st.req, st.limits
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     r = rank[s, WAIT_HEAD]
     if r == NONE or rank[s, NUM_RUNNING] >= limits[MAX_SEQS]:
         return True
     if can_never_run(st, r):
         return False
-    length = req.prompt[r] + req.generated[r]
+    length = req[r, PROMPT] + req[r, GENERATED]
     found, held = find(st, s, r, length)
     if not is_admissible(st, s, r, length, held):
         return True
@@ -218,23 +240,23 @@ def _is_head_blocked(st, s, budget):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _compute(st, s, r, before, after):  # type: ignore[no-untyped-def]
     """Request r computes its tokens [before, after) in this pass."""
-    rank, req = st.rank, st.req
-    register(st, s, r, min(after, req.prompt[r]) // st.limits[BLOCK_SIZE])
-    req.computed[r] = after
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
+    register(st, s, r, min(after, req[r, PROMPT]) // limits[BLOCK_SIZE])
+    req[r, COMPUTED] = after
     billed = bill_prompt(st, s, r, before, after)
-    length = req.prompt[r] + req.generated[r]
+    length = req[r, PROMPT] + req[r, GENERATED]
     if after < length:
         rank[s, PARTIAL] = r
         return
     rank[s, PARTIAL] = NONE
-    req.new_next[r] = NONE
+    req[r, NEW_NEXT] = NONE
     if rank[s, NEW_TAIL] == NONE:
         rank[s, NEW_HEAD] = r
     else:
-        req.new_next[rank[s, NEW_TAIL]] = r
+        req[rank[s, NEW_TAIL], NEW_NEXT] = r
     rank[s, NEW_TAIL] = r
-    is_fresh = req.generated[r] == 0 and billed
-    if not is_fresh and req.generated[r] < req.output[r]:
+    is_fresh = req[r, GENERATED] == 0 and billed
+    if not is_fresh and req[r, GENERATED] < req[r, OUTPUT]:
         rank[s, DECODE_N] += 1
         rank[s, DECODE_CONTEXT] += length
 
@@ -242,11 +264,11 @@ def _compute(st, s, r, before, after):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _continue_prompt(st, s, budget, now):  # type: ignore[no-untyped-def]
     """The partly computed prompt goes on; returns the budget left, -1 if it had to be preempted."""
-    rank, req, limits = st.rank, st.req, st.limits
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     size = limits[BLOCK_SIZE]
     r = rank[s, PARTIAL]
-    before = req.computed[r]
-    after = min(req.prompt[r] + req.generated[r], before + budget)
+    before = req[r, COMPUTED]
+    after = min(req[r, PROMPT] + req[r, GENERATED], before + budget)
     fresh = (after + size - 1) // size - (before + size - 1) // size
     if fresh > rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]:
         _preempt(st, s, r, now)
@@ -260,7 +282,7 @@ def _continue_prompt(st, s, budget, now):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _admit(st, s, budget, now):  # type: ignore[no-untyped-def]
     """First come first served; the first head that does not fit ends it. True if anything was admitted or refused."""
-    rank, req, limits = st.rank, st.req, st.limits
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     size = limits[BLOCK_SIZE]
     changed = False
     while rank[s, NUM_RUNNING] < limits[MAX_SEQS]:
@@ -271,7 +293,7 @@ def _admit(st, s, budget, now):  # type: ignore[no-untyped-def]
             refuse(st, s, r)
             changed = True
             continue
-        length = req.prompt[r] + req.generated[r]
+        length = req[r, PROMPT] + req[r, GENERATED]
         found, held = find(st, s, r, length)
         missing = length - found * size
         if not is_admissible(st, s, r, length, held) or (missing > budget and limits[CHUNKED] == 0):
@@ -289,15 +311,15 @@ def _admit(st, s, budget, now):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _grow_one_by_one(st, s, now):  # type: ignore[no-untyped-def]
     """Blocks are short: in admission order every decoding request takes its block, at the cost of the last admitted."""
-    rank, req = st.rank, st.req
-    due = (1 - rank[s, STEP]) % st.limits[BLOCK_SIZE]
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
+    due = (1 - rank[s, STEP]) % limits[BLOCK_SIZE]
     preempted = False
     r = rank[s, RUN_HEAD]
     while r != NONE:
         if r == rank[s, PARTIAL]:
             break
         gone = False
-        if req.residue[r] == due:
+        if req[r, RESIDUE] == due:
             while rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS] < 1 and not gone:
                 victim = rank[s, RUN_TAIL]
                 gone = victim == r
@@ -307,102 +329,102 @@ def _grow_one_by_one(st, s, now):  # type: ignore[no-untyped-def]
                 break
             take(st, s, 1)
             rank[s, HELD_BLOCKS] += 1
-        r = req.run_next[r]
+        r = req[r, RUN_NEXT]
     return preempted
 
 
 @njit(cache=True, nogil=True)
 def _preempt(st, s, victim, now):  # type: ignore[no-untyped-def]
     """Recompute later: drop the victim's blocks, keep its tokens, put it first in the queue. `now` ended its last token's pass."""
-    rank, req, blocks = st.rank, st.req, st.blocks
-    size = st.limits[BLOCK_SIZE]
+    limits, rank, req, stamp, grow = limits_of(st), ranks_of(st), requests_of(st), stamps_of(st), growth_of(st)
+    size = limits[BLOCK_SIZE]
     run_remove(st, s, victim)
     if victim == rank[s, PARTIAL]:
         rank[s, PARTIAL] = NONE
-        computed = req.computed[victim]
+        computed = req[victim, COMPUTED]
     else:
-        left = req.due_step[victim] - rank[s, STEP]
-        req.generated[victim] = req.output[victim] - left
-        length = req.prompt[victim] + req.generated[victim]
+        left = req[victim, DUE_STEP] - rank[s, STEP]
+        req[victim, GENERATED] = req[victim, OUTPUT] - left
+        length = req[victim, PROMPT] + req[victim, GENERATED]
         computed = length - 1
-        req.last_token_ms[victim] = now
-        req.young[victim] = 0
-        blocks.growth[s, req.residue[victim]] -= 1
+        stamp[victim, LAST_TOKEN] = now
+        req[victim, YOUNG] = 0
+        grow[s * limits[BLOCK_SIZE] + req[victim, RESIDUE]] -= 1
         rank[s, NUM_DECODING] -= 1
         rank[s, CONTEXT_SUM] -= length
         _unschedule(st, s, victim)
     held = (computed + size - 1) // size
     release(st, s, victim, computed, held)
     rank[s, HELD_BLOCKS] -= held
-    rank[s, RESERVED_BLOCKS] -= (req.prompt[victim] + req.output[victim] + size - 1) // size
+    rank[s, RESERVED_BLOCKS] -= (req[victim, PROMPT] + req[victim, OUTPUT] + size - 1) // size
     wait_push_front(st, s, victim)
 
 
 @njit(cache=True, nogil=True)
 def _unschedule(st, s, r):  # type: ignore[no-untyped-def]
     """Take request r out of the ring of last tokens."""
-    req, blocks = st.req, st.blocks
-    slot = req.due_step[r] & st.limits[RING_MASK]
-    before, after = req.due_prev[r], req.due_next[r]
+    limits, req, last_tokens = limits_of(st), requests_of(st), ring_of(st)
+    slot = req[r, DUE_STEP] & limits[RING_MASK]
+    before, after = req[r, DUE_PREV], req[r, DUE_NEXT]
     if before == NONE:
-        blocks.ring_head[s, slot] = after
+        last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot))] = after
     else:
-        req.due_next[before] = after
+        req[before, DUE_NEXT] = after
     if after == NONE:
-        blocks.ring_tail[s, slot] = before
+        last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot)) + 1] = before
     else:
-        req.due_prev[after] = before
+        req[after, DUE_PREV] = before
 
 
 @njit(cache=True, nogil=True)
 def _first_token(st, s, r, end):  # type: ignore[no-untyped-def]
     """Request r, whose known tokens are all computed now, gets its token at `end` and decodes on, or is done."""
-    rank, req, blocks, limits = st.rank, st.req, st.blocks, st.limits
-    generated = req.generated[r]
-    computed = req.prompt[r] + generated
-    if generated < req.output[r]:
+    limits, rank, req, stamp, grow, last_tokens = limits_of(st), ranks_of(st), requests_of(st), stamps_of(st), growth_of(st), ring_of(st)
+    generated = req[r, GENERATED]
+    computed = req[r, PROMPT] + generated
+    if generated < req[r, OUTPUT]:
         if generated == 0:
-            req.first_token_ms[r] = end
+            stamp[r, FIRST_TOKEN] = end
         else:
-            log_gap(st, end - req.last_token_ms[r], 1)
+            log_gap(st, end - stamp[r, LAST_TOKEN], 1)
             if generated == 1:
-                req.second_token_ms[r] = end
+                stamp[r, SECOND_TOKEN] = end
         generated += 1
-        req.generated[r] = generated
-        req.last_token_ms[r] = end
-    if generated >= req.output[r]:
+        req[r, GENERATED] = generated
+        stamp[r, LAST_TOKEN] = end
+    if generated >= req[r, OUTPUT]:
         _leave(st, s, r, computed, end)
         return
     if generated == 1:
-        req.young[r] = 1
-        req.young_next[r] = rank[s, YOUNG_HEAD]
+        req[r, YOUNG] = 1
+        req[r, YOUNG_NEXT] = rank[s, YOUNG_HEAD]
         rank[s, YOUNG_HEAD] = r
     step = rank[s, STEP]
-    due = step + req.output[r] - generated
-    req.due_step[r] = due
-    req.residue[r] = (computed + 1 - step) % limits[BLOCK_SIZE]
-    blocks.growth[s, req.residue[r]] += 1
+    due = step + req[r, OUTPUT] - generated
+    req[r, DUE_STEP] = due
+    req[r, RESIDUE] = (computed + 1 - step) % limits[BLOCK_SIZE]
+    grow[s * limits[BLOCK_SIZE] + req[r, RESIDUE]] += 1
     rank[s, NUM_DECODING] += 1
     rank[s, CONTEXT_SUM] += computed + 1
     slot = due & limits[RING_MASK]
-    tail = blocks.ring_tail[s, slot]
-    req.due_prev[r] = tail
-    req.due_next[r] = NONE
+    tail = last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot)) + 1]
+    req[r, DUE_PREV] = tail
+    req[r, DUE_NEXT] = NONE
     if tail == NONE:
-        blocks.ring_head[s, slot] = r
+        last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot))] = r
     else:
-        req.due_next[tail] = r
-    blocks.ring_tail[s, slot] = r
+        req[tail, DUE_NEXT] = r
+    last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot)) + 1] = r
 
 
 @njit(cache=True, nogil=True)
 def _leave(st, s, r, computed, end):  # type: ignore[no-untyped-def]
     """Request r is complete: give back its blocks."""
-    rank, req = st.rank, st.req
-    size = st.limits[BLOCK_SIZE]
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
+    size = limits[BLOCK_SIZE]
     run_remove(st, s, r)
     held = (computed + size - 1) // size
     release(st, s, r, computed, held)
     rank[s, HELD_BLOCKS] -= held
-    rank[s, RESERVED_BLOCKS] -= (req.prompt[r] + req.output[r] + size - 1) // size
+    rank[s, RESERVED_BLOCKS] -= (req[r, PROMPT] + req[r, OUTPUT] + size - 1) // size
     finish(st, r, DONE, end)
