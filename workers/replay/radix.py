@@ -20,463 +20,347 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from workers.replay.page_runs import END_PAGE, RUN_FIRST, RUN_NAME, mixed
+
 NONE = -1
 
-# Slots of RadixTree.counters.
-_BUMP, _FREED, _CLOCK, _MASK, OVERFLOW = 0, 1, 2, 3, 4
+# Columns of RadixTree.nodes. The root of an engine holds no pages: its run columns count the engine's own.
+(PARENT, RUN_ID, RUN_START, PAGES, LOCKS, CHILDREN, ACCESSED, EDGE_NEXT, OLDER, NEWER, NUM_NODE_COLUMNS) = range(11)
+FREE_PAGES, EVICTABLE_PAGES = RUN_ID, RUN_START
 
-# Odd multipliers of a 64-bit mixing hash (splitmix64).
-_MIX_A = np.uint64(0x9E3779B97F4A7C15)
-_MIX_B = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_C = np.uint64(0x94D049BB133111EB)
+# Entries of RadixTree.counters.
+_BUMP, _SPARE, _CLOCK, OVERFLOW, NUM_COUNTERS = range(5)
 
 
 class RadixTree(NamedTuple):
-    """Arrays of the tree; all int64, K = node capacity, E = engines, written by the kernels of this module.
+    """Arrays of the tree, written by the kernels of this module; K = node capacity, E = engines.
 
-    parent, run_id, run_start, pages: [K]; where a node hangs and which pages it holds.
-    locks: [K]; requests whose path contains the node. children: [K]. accessed: [K]; logical clock of the last access
-    (of a locked node: a lower bound, made exact when the lock returns).
-    edge_next: [K]; the child that continues the node's edge, or NONE.
-    older, newer: [K]; unlocked nodes of one engine as a ring through its root, from oldest to newest.
-    spare: [K]; stack of released node numbers.
-    slots: [power of two >= 2 K]; open-addressing index of children, NONE where free.
-    free_pages, evictable_pages: [E]. counters: [5]; next new node, depth of `spare`, clock, slot mask, overflow flag.
+    nodes: int64 [K, NUM_NODE_COLUMNS]. PARENT; RUN_ID, RUN_START, PAGES: which pages the node holds. LOCKS: requests
+    whose path contains it. CHILDREN: how many. ACCESSED: logical clock of the last access (of a locked node a lower
+    bound, made exact when the lock returns). EDGE_NEXT: the child that continues the node's edge, or NONE. OLDER, NEWER:
+    unlocked nodes of one engine as a ring through its root, from oldest to newest; NEWER also chains released nodes.
+    slots: int32 [power of two >= 2 K]; open-addressing index of children, NONE where free.
+    counters: int64 [NUM_COUNTERS]; next node never used, head of the released ones, clock, 1 once nodes ran out.
     """
 
-    parent: NDArray[np.int64]
-    run_id: NDArray[np.int64]
-    run_start: NDArray[np.int64]
-    pages: NDArray[np.int64]
-    locks: NDArray[np.int64]
-    children: NDArray[np.int64]
-    accessed: NDArray[np.int64]
-    edge_next: NDArray[np.int64]
-    older: NDArray[np.int64]
-    newer: NDArray[np.int64]
-    spare: NDArray[np.int64]
-    slots: NDArray[np.int64]
-    free_pages: NDArray[np.int64]
-    evictable_pages: NDArray[np.int64]
+    nodes: NDArray[np.int64]
+    slots: NDArray[np.int32]
     counters: NDArray[np.int64]
-
-
-class PageRuns(NamedTuple):
-    """Every request's tokens (prompt, then output) as runs of whole pages; J runs in all.
-
-    offset: int64 [R + 1] into the others. run_id, run_start: int64 [J]; name of the content string and token offset of
-    the run's first page in it. end_page: int64 [J]; pages of the request up to and including the run.
-    """
-
-    offset: NDArray[np.int64]
-    run_id: NDArray[np.int64]
-    run_start: NDArray[np.int64]
-    end_page: NDArray[np.int64]
 
 
 def new_tree(num_engines: int, pages_per_engine: int, node_capacity: int) -> RadixTree:
     """An empty tree; `node_capacity` counts nodes alive at one time, roots excluded."""
     size = node_capacity + num_engines
-    num_slots = 1 << max(4, (2 * size - 1).bit_length())
-    arrays = [np.empty(size, np.int64) for _ in range(11)]
-    tree = RadixTree(
-        *arrays,
-        np.full(num_slots, NONE, np.int64),
-        np.full(num_engines, pages_per_engine, np.int64),
-        np.zeros(num_engines, np.int64),
-        np.array([num_engines, 0, 0, num_slots - 1, 0], np.int64),
-    )
-    roots = np.arange(num_engines)
-    tree.parent[:num_engines] = NONE
-    tree.pages[:num_engines] = 0
-    tree.locks[:num_engines] = 0
-    tree.children[:num_engines] = 0
-    tree.edge_next[:num_engines] = NONE
-    tree.older[:num_engines] = roots
-    tree.newer[:num_engines] = roots
-    return tree
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _mixed(value: np.uint64, word: np.int64) -> np.uint64:
-    mixed = (value + np.uint64(word)) * _MIX_A
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_B
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_C
-    return mixed ^ (mixed >> np.uint64(31))
+    nodes = np.empty((size, NUM_NODE_COLUMNS), np.int64)
+    roots = nodes[:num_engines]
+    roots[:] = 0
+    roots[:, FREE_PAGES] = pages_per_engine
+    roots[:, PARENT] = roots[:, EDGE_NEXT] = NONE
+    roots[:, OLDER] = roots[:, NEWER] = np.arange(num_engines)
+    slots = np.full(1 << max(4, (2 * size - 1).bit_length()), NONE, np.int32)
+    return RadixTree(nodes, slots, np.array([num_engines, NONE, 0, 0], np.int64))
 
 
 @njit(cache=True, nogil=True)
-def _home_slot(tree: RadixTree, parent: int, run_id: int, run_start: int) -> int:
-    mixed = _mixed(_mixed(_mixed(np.uint64(0), parent), run_id), run_start)
-    return np.int64(mixed & np.uint64(tree.counters[_MASK]))
+def _home_slot(tree, parent, run_id, run_start):  # type: ignore[no-untyped-def]
+    slots = tree.slots
+    key = mixed(mixed(mixed(np.uint64(0), parent), run_id), run_start)
+    return np.int64(key & np.uint64(slots.size - 1))
 
 
 @njit(cache=True, nogil=True)
-def _child(tree: RadixTree, parent: int, run_id: int, run_start: int) -> int:
+def _child(tree, parent, run_id, run_start):  # type: ignore[no-untyped-def]
     """The child whose first page is (run_id, run_start), or NONE."""
-    if tree.children[parent] == 0:
+    nodes, slots = tree.nodes, tree.slots
+    if nodes[parent, CHILDREN] == 0:
         return NONE
-    node = tree.edge_next[parent]
-    if node != NONE and tree.run_id[node] == run_id and tree.run_start[node] == run_start:
+    node = nodes[parent, EDGE_NEXT]
+    if node != NONE and nodes[node, RUN_ID] == run_id and nodes[node, RUN_START] == run_start:
         return node
-    mask = tree.counters[_MASK]
+    mask = slots.size - 1
     slot = _home_slot(tree, parent, run_id, run_start)
     while True:
-        node = tree.slots[slot]
+        node = slots[slot]
         if node == NONE:
             return NONE
-        if tree.parent[node] == parent and tree.run_id[node] == run_id and tree.run_start[node] == run_start:
+        if nodes[node, PARENT] == parent and nodes[node, RUN_ID] == run_id and nodes[node, RUN_START] == run_start:
             return node
         slot = (slot + 1) & mask
 
 
 @njit(cache=True, nogil=True)
-def _hang(tree: RadixTree, node: int) -> None:
+def _hang(tree, node):  # type: ignore[no-untyped-def]
     """Make `node` findable under its parent; the caller keeps `children` right."""
-    mask = tree.counters[_MASK]
-    slot = _home_slot(tree, tree.parent[node], tree.run_id[node], tree.run_start[node])
-    while tree.slots[slot] != NONE:
+    nodes, slots = tree.nodes, tree.slots
+    mask = slots.size - 1
+    slot = _home_slot(tree, nodes[node, PARENT], nodes[node, RUN_ID], nodes[node, RUN_START])
+    while slots[slot] != NONE:
         slot = (slot + 1) & mask
-    tree.slots[slot] = node
+    slots[slot] = node
 
 
 @njit(cache=True, nogil=True)
-def _slot_of(tree: RadixTree, node: int) -> int:
-    mask = tree.counters[_MASK]
-    slot = _home_slot(tree, tree.parent[node], tree.run_id[node], tree.run_start[node])
-    while tree.slots[slot] != node:
+def _slot_of(tree, node):  # type: ignore[no-untyped-def]
+    nodes, slots = tree.nodes, tree.slots
+    mask = slots.size - 1
+    slot = _home_slot(tree, nodes[node, PARENT], nodes[node, RUN_ID], nodes[node, RUN_START])
+    while slots[slot] != node:
         slot = (slot + 1) & mask
     return slot
 
 
 @njit(cache=True, nogil=True)
-def _unhang(tree: RadixTree, node: int) -> None:
+def _unhang(tree, node):  # type: ignore[no-untyped-def]
     """Remove `node` from the index, closing the gap so that no probe sequence is cut."""
-    mask = tree.counters[_MASK]
+    nodes, slots = tree.nodes, tree.slots
+    mask = slots.size - 1
     gap = _slot_of(tree, node)
     slot = gap
     while True:
         slot = (slot + 1) & mask
-        moved = tree.slots[slot]
+        moved = slots[slot]
         if moved == NONE:
             break
-        home = _home_slot(tree, tree.parent[moved], tree.run_id[moved], tree.run_start[moved])
+        home = _home_slot(tree, nodes[moved, PARENT], nodes[moved, RUN_ID], nodes[moved, RUN_START])
         if ((slot - home) & mask) >= ((slot - gap) & mask):
-            tree.slots[gap] = moved
+            slots[gap] = moved
             gap = slot
-    tree.slots[gap] = NONE
+    slots[gap] = NONE
 
 
 @njit(cache=True, nogil=True)
-def _new_node(tree: RadixTree, parent: int, run_id: int, run_start: int, pages: int) -> int:
+def _new_node(tree, parent, run_id, run_start, pages):  # type: ignore[no-untyped-def]
     """A node outside the list of unlocked ones; NONE (and the overflow flag) when all node numbers are in use."""
-    counters = tree.counters
-    if counters[_FREED] > 0:
-        counters[_FREED] -= 1
-        node = tree.spare[counters[_FREED]]
-    elif counters[_BUMP] < tree.parent.size:
+    nodes, counters = tree.nodes, tree.counters
+    if counters[_SPARE] != NONE:
+        node = counters[_SPARE]
+        counters[_SPARE] = nodes[node, NEWER]
+    elif counters[_BUMP] < len(nodes):
         node = counters[_BUMP]
         counters[_BUMP] += 1
     else:
         counters[OVERFLOW] = 1
         return NONE
-    tree.parent[node] = parent
-    tree.run_id[node] = run_id
-    tree.run_start[node] = run_start
-    tree.pages[node] = pages
-    tree.locks[node] = 0
-    tree.children[node] = 0
-    tree.accessed[node] = 0
-    tree.edge_next[node] = NONE
+    nodes[node, PARENT] = parent
+    nodes[node, RUN_ID] = run_id
+    nodes[node, RUN_START] = run_start
+    nodes[node, PAGES] = pages
+    nodes[node, LOCKS] = 0
+    nodes[node, CHILDREN] = 0
+    nodes[node, ACCESSED] = 0
+    nodes[node, EDGE_NEXT] = NONE
     return node
 
 
 @njit(cache=True, nogil=True)
-def _link_after(tree: RadixTree, place: int, node: int) -> None:
-    after = tree.newer[place]
-    tree.older[node] = place
-    tree.newer[node] = after
-    tree.newer[place] = node
-    tree.older[after] = node
+def _link_after(tree, place, node):  # type: ignore[no-untyped-def]
+    nodes = tree.nodes
+    after = nodes[place, NEWER]
+    nodes[node, OLDER] = place
+    nodes[node, NEWER] = after
+    nodes[place, NEWER] = node
+    nodes[after, OLDER] = node
 
 
 @njit(cache=True, nogil=True)
-def _unlink(tree: RadixTree, node: int) -> None:
-    tree.newer[tree.older[node]] = tree.newer[node]
-    tree.older[tree.newer[node]] = tree.older[node]
+def _unlink(tree, node):  # type: ignore[no-untyped-def]
+    nodes = tree.nodes
+    nodes[nodes[node, OLDER], NEWER] = nodes[node, NEWER]
+    nodes[nodes[node, NEWER], OLDER] = nodes[node, OLDER]
 
 
 @njit(cache=True, nogil=True)
-def _add_lock(tree: RadixTree, engine: int, node: int) -> None:
-    if tree.locks[node] == 0:
+def _add_lock(tree, engine, node):  # type: ignore[no-untyped-def]
+    nodes = tree.nodes
+    if nodes[node, LOCKS] == 0:
         _unlink(tree, node)
-        tree.evictable_pages[engine] -= tree.pages[node]
-    tree.locks[node] += 1
+        nodes[engine, EVICTABLE_PAGES] -= nodes[node, PAGES]
+    nodes[node, LOCKS] += 1
 
 
 @njit(cache=True, nogil=True)
-def _split(tree: RadixTree, node: int, pages: int, page_size: int) -> int:
+def _split(tree, node, pages, page_size):  # type: ignore[no-untyped-def]
     """Divide `node` after `pages` pages; returns the new node holding them, with the same locks and access."""
-    parent = tree.parent[node]
-    head = _new_node(tree, parent, tree.run_id[node], tree.run_start[node], pages)
+    nodes, slots = tree.nodes, tree.slots
+    parent = nodes[node, PARENT]
+    head = _new_node(tree, parent, nodes[node, RUN_ID], nodes[node, RUN_START], pages)
     if head == NONE:
         return NONE
-    tree.slots[_slot_of(tree, node)] = head
-    if tree.edge_next[parent] == node:
-        tree.edge_next[parent] = head
-    tree.edge_next[head] = node
-    tree.locks[head] = tree.locks[node]
-    tree.accessed[head] = tree.accessed[node]
-    tree.children[head] = 1
-    tree.parent[node] = head
-    tree.run_start[node] += pages * page_size
-    tree.pages[node] -= pages
+    slots[_slot_of(tree, node)] = head
+    if nodes[parent, EDGE_NEXT] == node:
+        nodes[parent, EDGE_NEXT] = head
+    nodes[head, EDGE_NEXT] = node
+    nodes[head, LOCKS] = nodes[node, LOCKS]
+    nodes[head, ACCESSED] = nodes[node, ACCESSED]
+    nodes[head, CHILDREN] = 1
+    nodes[node, PARENT] = head
+    nodes[node, RUN_START] += pages * page_size
+    nodes[node, PAGES] -= pages
     _hang(tree, node)
-    if tree.locks[node] == 0:
+    if nodes[node, LOCKS] == 0:
         _link_after(tree, node, head)
     return head
 
 
 @njit(cache=True, nogil=True)
-def _cut_edge(tree: RadixTree, engine: int, node: int) -> None:
+def _cut_edge(tree, engine, node):  # type: ignore[no-untyped-def]
     """End an edge at `node`, where a path leaves it; what lay beyond counts as accessed now."""
-    beyond = tree.edge_next[node]
-    tree.edge_next[node] = NONE
+    nodes, counters = tree.nodes, tree.counters
+    beyond = nodes[node, EDGE_NEXT]
+    nodes[node, EDGE_NEXT] = NONE
     above = engine
     while beyond != NONE:
-        tree.accessed[beyond] = tree.counters[_CLOCK]
-        if tree.locks[beyond] == 0:
+        nodes[beyond, ACCESSED] = counters[_CLOCK]
+        if nodes[beyond, LOCKS] == 0:
             _unlink(tree, beyond)
-            _link_after(tree, tree.older[above], beyond)
+            _link_after(tree, nodes[above, OLDER], beyond)
             above = beyond
-        beyond = tree.edge_next[beyond]
+        beyond = nodes[beyond, EDGE_NEXT]
 
 
 @njit(cache=True, nogil=True)
-def matched_pages(tree: RadixTree, engine: int, runs: PageRuns, request: int, limit: int, page_size: int) -> int:
-    """How many of the request's first `limit` pages the tree holds; changes nothing."""
+def matched_pages(tree, engine, runs, first_run, end_run, limit, page_size):  # type: ignore[no-untyped-def]
+    """How many of the first `limit` pages of the request with runs [first_run, end_run) the tree holds; only looks."""
+    nodes = tree.nodes
     node = engine
     depth = 0
     begin = 0
-    for run in range(runs.offset[request], runs.offset[request + 1]):
-        end = min(runs.end_page[run], limit)
+    for run in range(first_run, end_run):
+        end = min(runs[run, END_PAGE], limit)
         while depth < end:
-            node = _child(tree, node, runs.run_id[run], runs.run_start[run] + (depth - begin) * page_size)
+            node = _child(tree, node, runs[run, RUN_NAME], runs[run, RUN_FIRST] + (depth - begin) * page_size)
             if node == NONE:
                 return depth
-            common = min(tree.pages[node], end - depth)
+            common = min(nodes[node, PAGES], end - depth)
             depth += common
-            if common < tree.pages[node]:
+            if common < nodes[node, PAGES]:
                 return depth
         if depth == limit:
             break
-        begin = runs.end_page[run]
+        begin = runs[run, END_PAGE]
     return depth
 
 
 @njit(cache=True, nogil=True)
-def lock_prefix(tree: RadixTree, engine: int, runs: PageRuns, request: int, pages: int, page_size: int) -> int:
+def lock_prefix(tree, engine, runs, first_run, pages, page_size):  # type: ignore[no-untyped-def]
     """Lock the path of the request's first `pages` pages, all of them held; returns its last node (the root if 0)."""
-    tree.counters[_CLOCK] += 1
+    nodes, counters = tree.nodes, tree.counters
+    counters[_CLOCK] += 1
     node = engine
     depth = 0
     begin = 0
-    run = runs.offset[request]
+    run = first_run
     while depth < pages:
-        while runs.end_page[run] == depth:
-            begin = runs.end_page[run]
+        while runs[run, END_PAGE] == depth:
+            begin = runs[run, END_PAGE]
             run += 1
-        node = _child(tree, node, runs.run_id[run], runs.run_start[run] + (depth - begin) * page_size)
-        if tree.pages[node] > pages - depth:
+        node = _child(tree, node, runs[run, RUN_NAME], runs[run, RUN_FIRST] + (depth - begin) * page_size)
+        if nodes[node, PAGES] > pages - depth:
             node = _split(tree, node, pages - depth, page_size)
             if node == NONE:
                 return engine
         _add_lock(tree, engine, node)
-        depth += tree.pages[node]
+        depth += nodes[node, PAGES]
     if node != engine:
         _cut_edge(tree, engine, node)
-        tree.accessed[node] = tree.counters[_CLOCK]
+        nodes[node, ACCESSED] = counters[_CLOCK]
     return node
 
 
 @njit(cache=True, nogil=True)
-def insert_prefix(
-    tree: RadixTree, engine: int, last: int, depth: int, runs: PageRuns, request: int, pages: int, page_size: int
-) -> tuple[int, int]:
+def insert_prefix(tree, engine, last, depth, runs, first_run, pages, page_size):  # type: ignore[no-untyped-def]
     """Give the tree the request's pages [depth, pages) and move the request's lock from `last` to their end.
 
     `last` ends the path of the first `depth` pages, locked by the request. Pages the tree already holds are merged.
     Returns the new last node and the number of pages the tree took; the other `pages - depth` less that number are
     duplicates whose room the caller returns. A leaf that only this request holds grows, any other node gets a child.
     """
-    tree.counters[_CLOCK] += 1
+    nodes, counters = tree.nodes, tree.counters
+    counters[_CLOCK] += 1
     taken = 0
     node = last
-    run = runs.offset[request]
+    run = first_run
     begin = 0
     while depth < pages:
-        while runs.end_page[run] <= depth:
-            begin = runs.end_page[run]
+        while runs[run, END_PAGE] <= depth:
+            begin = runs[run, END_PAGE]
             run += 1
-        run_id = runs.run_id[run]
-        start = runs.run_start[run] + (depth - begin) * page_size
+        run_id = runs[run, RUN_NAME]
+        start = runs[run, RUN_FIRST] + (depth - begin) * page_size
         child = _child(tree, node, run_id, start)
-        wanted = min(runs.end_page[run], pages) - depth
+        wanted = min(runs[run, END_PAGE], pages) - depth
         if child != NONE:
-            if tree.pages[child] > wanted:
+            if nodes[child, PAGES] > wanted:
                 child = _split(tree, child, wanted, page_size)
                 if child == NONE:
                     return node, taken
             _add_lock(tree, engine, child)
             node = child
-            depth += tree.pages[child]
+            depth += nodes[child, PAGES]
             continue
-        grows = node != engine and tree.children[node] == 0 and tree.locks[node] == 1
-        if (
-            grows
-            and tree.run_id[node] == run_id
-            and tree.run_start[node] + tree.pages[node] * page_size == start
-        ):
-            tree.pages[node] += wanted
+        grows = node != engine and nodes[node, CHILDREN] == 0 and nodes[node, LOCKS] == 1
+        ends_at = nodes[node, RUN_START] + nodes[node, PAGES] * page_size
+        if grows and nodes[node, RUN_ID] == run_id and ends_at == start:
+            nodes[node, PAGES] += wanted
         else:
             child = _new_node(tree, node, run_id, start, wanted)
             if child == NONE:
                 return node, taken
             if grows:
-                tree.edge_next[node] = child
+                nodes[node, EDGE_NEXT] = child
             elif node != engine:
                 _cut_edge(tree, engine, node)
-            tree.children[node] += 1
-            tree.locks[child] = 1
+            nodes[node, CHILDREN] += 1
+            nodes[child, LOCKS] = 1
             _hang(tree, child)
             node = child
         depth += wanted
         taken += wanted
     if node != engine:
         _cut_edge(tree, engine, node)
-        tree.accessed[node] = tree.counters[_CLOCK]
+        nodes[node, ACCESSED] = counters[_CLOCK]
     return node, taken
 
 
 @njit(cache=True, nogil=True)
-def unlock(tree: RadixTree, engine: int, last: int) -> None:
+def unlock(tree, engine, last):  # type: ignore[no-untyped-def]
     """Return one lock on the path from the root to `last`; nodes without locks become evictable."""
+    nodes = tree.nodes
     node = last
     accessed = 0
     while node != engine:
-        accessed = max(accessed, tree.accessed[node])
-        tree.accessed[node] = accessed
-        tree.locks[node] -= 1
-        if tree.locks[node] == 0:
-            place = tree.older[engine]
-            while place != engine and tree.accessed[place] > accessed:
-                place = tree.older[place]
+        accessed = max(accessed, nodes[node, ACCESSED])
+        nodes[node, ACCESSED] = accessed
+        nodes[node, LOCKS] -= 1
+        if nodes[node, LOCKS] == 0:
+            place = nodes[engine, OLDER]
+            while place != engine and nodes[place, ACCESSED] > accessed:
+                place = nodes[place, OLDER]
             _link_after(tree, place, node)
-            tree.evictable_pages[engine] += tree.pages[node]
-        node = tree.parent[node]
+            nodes[engine, EVICTABLE_PAGES] += nodes[node, PAGES]
+        node = nodes[node, PARENT]
 
 
 @njit(cache=True, nogil=True)
-def evict(tree: RadixTree, engine: int, pages: int) -> None:
+def evict(tree, engine, pages):  # type: ignore[no-untyped-def]
     """Free `pages` pages (or all evictable ones): the oldest leaf from its tail, then the next."""
+    nodes, counters = tree.nodes, tree.counters
     while pages > 0:
-        node = tree.newer[engine]
+        node = nodes[engine, NEWER]
         if node == engine:
             return
-        cut = min(pages, tree.pages[node])
+        cut = min(pages, nodes[node, PAGES])
         pages -= cut
-        tree.free_pages[engine] += cut
-        tree.evictable_pages[engine] -= cut
-        tree.pages[node] -= cut
-        if tree.pages[node] > 0:
+        nodes[engine, FREE_PAGES] += cut
+        nodes[engine, EVICTABLE_PAGES] -= cut
+        nodes[node, PAGES] -= cut
+        if nodes[node, PAGES] > 0:
             return
         _unlink(tree, node)
         _unhang(tree, node)
-        parent = tree.parent[node]
-        tree.children[parent] -= 1
-        if tree.edge_next[parent] == node:
-            tree.edge_next[parent] = NONE
-        tree.spare[tree.counters[_FREED]] = node
-        tree.counters[_FREED] += 1
-
-
-def page_runs(
-    total_tokens: NDArray[np.int64],
-    page_size: int,
-    span_offset: NDArray[np.int64] | None,
-    span_id: NDArray[np.int64] | None,
-    span_tokens: NDArray[np.int64] | None,
-    output_span: NDArray[np.int64] | None,
-) -> PageRuns:
-    """The runs of whole pages of every request; the last, incomplete page has no identity and no run.
-
-    Args: total_tokens int64 [R], prompt plus output; the others as in RequestBatch (None: nothing is shared, every
-    request is one run of its own; output_span None: outputs are unique).
-    """
-    num_requests = total_tokens.size
-    if span_offset is None or span_id is None or span_tokens is None:
-        offset = np.arange(num_requests + 1)
-        return PageRuns(offset, offset[:-1], np.zeros(num_requests, np.int64), total_tokens // page_size)
-    if output_span is None:
-        first_unused = int(span_id.max(initial=-1)) + 1
-        output_span = np.arange(first_unused, first_unused + num_requests)
-    # A span gives at most a page that straddles its start and one run of whole pages.
-    room = 2 * (span_id.size + num_requests)
-    arrays = (np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64))
-    offset = np.zeros(num_requests + 1, np.int64)
-    used = _fill_runs(total_tokens, page_size, span_offset, span_id, span_tokens, output_span, offset, *arrays)
-    return PageRuns(offset, *(array[:used] for array in arrays))
-
-
-@njit(cache=True, nogil=True)
-def _fill_runs(  # type: ignore[no-untyped-def]
-    total_tokens, page_size, span_offset, span_id, span_tokens, output_span, offset, run_id, run_start, end_page
-):
-    """Fill the arrays of PageRuns, return the number of runs.
-
-    A page across spans is named by a 64-bit hash of its pieces, made negative to keep clear of span ids.
-    """
-    used = 0
-    for request in range(total_tokens.size):
-        position = 0
-        straddle = np.uint64(0)
-        first = used
-        num_spans = span_offset[request + 1] - span_offset[request]
-        for k in range(num_spans + 1):
-            if k < num_spans:
-                identity = span_id[span_offset[request] + k]
-                tokens = span_tokens[span_offset[request] + k]
-            else:
-                identity = output_span[request]
-                tokens = total_tokens[request] - position
-            begin = 0
-            while begin < tokens:
-                filled = position % page_size
-                if filled == 0 and tokens - begin >= page_size:
-                    pages = (tokens - begin) // page_size
-                    name = identity
-                    start = begin
-                    piece = pages * page_size
-                else:
-                    piece = min(page_size - filled, tokens - begin)
-                    if filled == 0:
-                        straddle = np.uint64(0)
-                    straddle = _mixed(_mixed(_mixed(straddle, identity), begin), piece)
-                    pages = 1 if filled + piece == page_size else 0
-                    name = -np.int64(straddle >> np.uint64(1)) - 1
-                    start = 0
-                begin += piece
-                position += piece
-                if pages == 0:
-                    continue
-                if used > first and run_id[used - 1] == name and name >= 0:
-                    before = end_page[used - 2] if used - 1 > first else 0
-                    if run_start[used - 1] + (end_page[used - 1] - before) * page_size == start:
-                        end_page[used - 1] += pages
-                        continue
-                run_id[used] = name
-                run_start[used] = start
-                end_page[used] = position // page_size
-                used += 1
-        offset[request + 1] = used
-    return used
+        parent = nodes[node, PARENT]
+        nodes[parent, CHILDREN] -= 1
+        if nodes[parent, EDGE_NEXT] == node:
+            nodes[parent, EDGE_NEXT] = NONE
+        nodes[node, NEWER] = counters[_SPARE]
+        counters[_SPARE] = node

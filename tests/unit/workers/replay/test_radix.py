@@ -1,162 +1,148 @@
-"""The radix tree against a dictionary of pages: same hits, same room, same victims on random histories."""
-
-from dataclasses import dataclass, field
+"""The compiled radix tree against the plain one: same hits, same room, same victims on random histories."""
 
 import numpy as np
 import pytest
 
+from tests.reference.radix_tree import Node, Tokens
+from tests.reference.radix_tree import RadixTree as PlainTree
+from workers.replay.page_runs import END_PAGE, RUN_NAME, page_runs
 from workers.replay.radix import (
+    EVICTABLE_PAGES,
+    FREE_PAGES,
     OVERFLOW,
+    RadixTree,
     evict,
     insert_prefix,
     lock_prefix,
     matched_pages,
     new_tree,
-    page_runs,
     unlock,
 )
 
-Page = tuple[tuple[int, int], ...]
+Spans = list[tuple[int, int]]
+ENGINE, TOTAL_PAGES = 1, 40
 
 
-@dataclass
-class PlainCache:
-    """Pages by their whole path; a page without successor is a leaf."""
-
-    free: int
-    clock: int = 0
-    accessed: dict[tuple[Page, ...], int] = field(default_factory=dict)
-    locks: dict[tuple[Page, ...], int] = field(default_factory=dict)
-
-    @property
-    def evictable(self) -> int:
-        return sum(count == 0 for count in self.locks.values())
-
-    def matched(self, pages: list[Page], limit: int) -> int:
-        depth = 0
-        while depth < min(limit, len(pages)) and tuple(pages[: depth + 1]) in self.accessed:
-            depth += 1
-        return depth
-
-    def touch(self, pages: list[Page], lock: int) -> None:
-        self.clock += 1
-        for depth in range(1, len(pages) + 1):
-            path = tuple(pages[:depth])
-            self.accessed[path] = self.clock
-            self.locks[path] = self.locks.get(path, 0) + lock
-
-    def release(self, pages: list[Page]) -> None:
-        for depth in range(1, len(pages) + 1):
-            self.locks[tuple(pages[:depth])] -= 1
-
-    def evict(self, count: int) -> None:
-        for _ in range(count):
-            parents = {path[:-1] for path in self.accessed}
-            leaves = [path for path, locks in self.locks.items() if locks == 0 and path not in parents]
-            if not leaves:
-                return
-            victim = min(leaves, key=lambda path: self.accessed[path])
-            del self.accessed[victim], self.locks[victim]
-            self.free += 1
-
-
-def tokens_of(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    return [(identity, k) for identity, length in spans for k in range(length)]
-
-
-def pages_of(spans: list[tuple[int, int]], page_size: int) -> list[Page]:
-    tokens = tokens_of(spans)
-    return [tuple(tokens[k : k + page_size]) for k in range(0, len(tokens) - page_size + 1, page_size)]
-
-
-def random_prompts(rng: np.random.Generator, count: int) -> list[list[tuple[int, int]]]:
-    """Prompts over few strings, so that prefixes are shared, cut inside a span and continued differently."""
+def random_contents(rng: np.random.Generator, count: int) -> list[Spans]:
+    """Prompts over few strings, so that prefixes are shared, cut inside a span and continued differently; an output."""
     lengths = rng.integers(1, 12, size=6)
-    prompts = []
-    for _ in range(count):
-        ids = rng.integers(0, 6, size=rng.integers(1, 5)).tolist()
-        spans = [(identity, int(lengths[identity])) for k, identity in enumerate(ids) if k == 0 or identity != ids[k - 1]]
+    contents = []
+    for r in range(count):
+        ids = rng.permutation(6)[: rng.integers(1, 5)].tolist()
+        spans = [(identity, int(lengths[identity])) for identity in ids]
         identity, length = spans[-1]
-        spans[-1] = (identity, int(rng.integers(1, length + 1)))
-        prompts.append(spans)
-    return prompts
+        contents.append([*spans[:-1], (identity, int(rng.integers(1, length + 1))), (100 + r, int(rng.integers(0, 9)))])
+    return contents
 
 
-@pytest.mark.parametrize("page_size", [1, 3, 4])
-@pytest.mark.parametrize("seed", range(8))
-def test_tree_random_history_agrees_with_plain_pages(seed: int, page_size: int) -> None:
-    rng = np.random.default_rng(seed)
-    prompts = random_prompts(rng, 12)
-    outputs = rng.integers(0, 9, size=len(prompts))
-    contents = [[*spans, (100 + r, int(outputs[r]))] for r, spans in enumerate(prompts)]
-    pages = [pages_of(spans, page_size) for spans in contents]
-    runs = page_runs(
-        np.array([sum(n for _, n in spans) for spans in contents]),
-        page_size,
-        np.cumsum([0] + [len(spans) for spans in prompts]),
-        np.array([identity for spans in prompts for identity, _ in spans]),
-        np.array([n for spans in prompts for _, n in spans]),
-        100 + np.arange(len(prompts)),
-    )
-    assert [int(runs.end_page[runs.offset[r + 1] - 1]) if p else 0 for r, p in enumerate(pages)] == [
-        len(p) for p in pages
-    ]
-    total, engine = 40, 1
-    tree = new_tree(2, total, 200)
-    plain = PlainCache(total)
-    live: dict[int, tuple[int, int]] = {}
+class Twins:
+    """A compiled and a plain tree that live through the same history."""
 
-    for _ in range(300):
-        request = int(rng.integers(len(prompts)))
-        if request not in live and rng.random() < 0.6:
-            limit = int(rng.integers(0, len(pages[request]) + 1))
-            hit = matched_pages(tree, engine, runs, request, limit, page_size)
-            assert hit == plain.matched(pages[request], limit)
-            live[request] = (lock_prefix(tree, engine, runs, request, hit, page_size), hit)
-            plain.touch(pages[request][:hit], 1)
-        elif request in live:
-            last, depth = live[request]
-            action = rng.random()
-            target = int(rng.integers(depth, len(pages[request]) + 1)) if action < 0.8 else depth
-            needed = target - depth
-            short = max(0, needed - plain.free)
-            evict(tree, engine, short)
-            plain.evict(short)
-            if target > depth and plain.free >= needed:
-                held = plain.matched(pages[request], target)
-                tree.free_pages[engine] -= needed
-                last, taken = insert_prefix(tree, engine, last, depth, runs, request, target, page_size)
-                tree.free_pages[engine] += needed - taken
-                plain.release(pages[request][:depth])
-                plain.touch(pages[request][:target], 1)
-                assert taken == target - max(held, depth)
-                plain.free -= taken
-                live[request] = (last, target)
-            if action > 0.4:
-                unlock(tree, engine, last)
-                plain.release(pages[request][: live.pop(request)[1]])
-        else:
-            count = int(rng.integers(0, 5))
-            evict(tree, engine, count)
-            plain.evict(count)
-        assert (tree.free_pages[engine], tree.evictable_pages[engine]) == (plain.free, plain.evictable)
-        for other, content in enumerate(pages):
-            assert matched_pages(tree, engine, runs, other, len(content), page_size) == plain.matched(
-                content, len(content)
+    def __init__(self, contents: list[Spans], page: int) -> None:
+        self.page = page
+        self.runs = page_runs(
+            np.array([sum(tokens for _, tokens in spans) for spans in contents]),
+            page,
+            np.cumsum([0] + [len(spans) - 1 for spans in contents]),
+            np.array([identity for spans in contents for identity, _ in spans[:-1]]),
+            np.array([tokens for spans in contents for _, tokens in spans[:-1]]),
+            np.array([spans[-1][0] for spans in contents]),
+        )
+        self.tokens: list[Tokens] = [
+            np.concatenate([identity * 1000 + np.arange(tokens) for identity, tokens in spans]) for spans in contents
+        ]
+        self.tree: RadixTree = new_tree(2, TOTAL_PAGES, 300)
+        self.plain = PlainTree(page)
+        self.plain_free = TOTAL_PAGES * page
+        self.live: dict[int, tuple[int, Node, int]] = {}
+
+    def pages(self, request: int) -> int:
+        """Whole pages of a request."""
+        return len(self.tokens[request]) // self.page
+
+    def compare(self) -> None:
+        """Room and every request's longest cached prefix are the same."""
+        room = self.tree.nodes[ENGINE, [FREE_PAGES, EVICTABLE_PAGES]] * self.page
+        assert room.tolist() == [self.plain_free, self.plain.evictable]
+        for request, tokens in enumerate(self.tokens):
+            assert self.matched(request, self.pages(request)) * self.page == self.plain.matched(tokens)
+
+    def matched(self, request: int, limit: int) -> int:
+        """Cached pages among the first `limit`, according to the compiled tree."""
+        offset = self.runs.offset
+        return int(
+            matched_pages(
+                self.tree, ENGINE, self.runs.runs, offset[request], offset[request + 1], limit, self.page
             )
-    assert tree.counters[OVERFLOW] == 0
-    assert tree.free_pages[0] == total
+        )
+
+    def admit(self, request: int, limit: int) -> None:
+        """Lock what is cached of the first `limit` pages."""
+        hit = self.matched(request, limit)
+        last = lock_prefix(self.tree, ENGINE, self.runs.runs, self.runs.offset[request], hit, self.page)
+        node, _ = self.plain.match(self.tokens[request][: hit * self.page])
+        self.plain.lock(node)
+        self.live[request] = (last, node, hit)
+
+    def publish(self, request: int, pages: int) -> None:
+        """Compute and insert pages up to `pages`, if there is room after eviction."""
+        last, node, depth = self.live[request]
+        self.evict(pages - depth - self.plain_free // self.page)
+        if self.plain_free < (pages - depth) * self.page:
+            return
+        self.tree.nodes[ENGINE, FREE_PAGES] -= pages - depth
+        first_run = self.runs.offset[request]
+        new_last, taken = insert_prefix(self.tree, ENGINE, last, depth, self.runs.runs, first_run, pages, self.page)
+        self.tree.nodes[ENGINE, FREE_PAGES] += pages - depth - taken
+        new_node, present = self.plain.insert(self.tokens[request][: pages * self.page], node)
+        self.plain.lock(new_node)
+        self.plain.unlock(node)
+        self.plain_free -= pages * self.page - present
+        assert taken * self.page == pages * self.page - present
+        self.live[request] = (new_last, new_node, pages)
+
+    def release(self, request: int) -> None:
+        """Return the lock."""
+        last, node, _ = self.live.pop(request)
+        unlock(self.tree, ENGINE, last)
+        self.plain.unlock(node)
+
+    def evict(self, pages: int) -> None:
+        """Free pages, oldest first."""
+        evict(self.tree, ENGINE, pages)
+        self.plain_free += self.plain.evict(pages * self.page)
+
+
+@pytest.mark.parametrize("page", [1, 3, 4])
+@pytest.mark.parametrize("seed", range(8))
+def test_tree_random_history_agrees_with_plain_tree(seed: int, page: int) -> None:
+    rng = np.random.default_rng(seed)
+    twins = Twins(random_contents(rng, 12), page)
+    for _ in range(300):
+        request = int(rng.integers(12))
+        if request not in twins.live and rng.random() < 0.6:
+            twins.admit(request, int(rng.integers(0, twins.pages(request) + 1)))
+        elif request in twins.live:
+            if rng.random() < 0.8:
+                twins.publish(request, int(rng.integers(twins.live[request][2], twins.pages(request) + 1)))
+            if rng.random() < 0.6:
+                twins.release(request)
+        else:
+            twins.evict(int(rng.integers(0, 5)))
+        twins.compare()
+    assert twins.tree.counters[OVERFLOW] == 0
+    assert twins.tree.nodes[0, FREE_PAGES] == TOTAL_PAGES
 
 
 def test_page_runs_without_spans_are_one_run_per_request() -> None:
     runs = page_runs(np.array([10, 3, 8]), 4, None, None, None, None)
     assert runs.offset.tolist() == [0, 1, 2, 3]
-    assert runs.run_id.tolist() == [0, 1, 2]
-    assert runs.end_page.tolist() == [2, 0, 2]
+    assert runs.runs[:, RUN_NAME].tolist() == [0, 1, 2]
+    assert runs.runs[:, END_PAGE].tolist() == [2, 0, 2]
 
 
 def test_insert_beyond_node_capacity_raises_the_overflow_flag() -> None:
-    runs = page_runs(np.array([4, 4]), 1, None, None, None, None)
+    runs = page_runs(np.array([4, 4]), 1, None, None, None, None).runs
     tree = new_tree(1, 100, 1)
     insert_prefix(tree, 0, 0, 0, runs, 0, 4, 1)
     assert tree.counters[OVERFLOW] == 0
