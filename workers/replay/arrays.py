@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.replay import kv_cache, state
+from workers.replay.backends.sglang_state import add_sglang
 from workers.replay.fleet import Pool
 from workers.replay.prefix_tree import PrefixTree, prefix_tree
 from workers.replay.state import State
@@ -67,7 +68,7 @@ def build(pool: Pool, batch: RequestBatch) -> State:
     extents, copies, first_own = _extents(pool, batch, tree, num_ranks, limits)
     thinkers = 0 if found.plain else found.first.size
     rings = num_ranks * 2 * (int(limits[state.RING_MASK]) + 1)
-    return State(
+    st = State(
         limits=limits,
         ranks=_ranks(pool, num_ranks),
         passes=np.zeros((pool.replicas, state.NUM_PASS_COLUMNS)),
@@ -86,6 +87,9 @@ def build(pool: Pool, batch: RequestBatch) -> State:
         ring=np.full(rings, state.NONE, dtype=np.int32),
         **_EMPTY,
     )
+    if pool.backend == "sglang":
+        add_sglang(st, pool, batch)
+    return st
 
 
 def effective_output(pool: Pool, batch: RequestBatch) -> NDArray[np.int64]:

@@ -36,7 +36,7 @@ class RadixTree(NamedTuple):
     """Arrays of the tree, written by the kernels of this module; K = node capacity, E = engines.
 
     nodes: int64 [K, NUM_NODE_COLUMNS]. PARENT; RUN_ID, RUN_START, PAGES: which pages the node holds. LOCKS: requests
-    whose path contains it. CHILDREN: how many. ACCESSED: logical clock of the last access (of a locked node a lower
+    whose path contains it. CHILDREN, how many. ACCESSED: logical clock of the last access (of a locked node a lower
     bound, made exact when the lock returns). EDGE_NEXT: the child that continues the node's edge, or NONE. OLDER, NEWER:
     unlocked nodes of one engine as a ring through its root, from oldest to newest; NEWER also chains released nodes.
     slots: int32 [power of two >= 2 K]; open-addressing index of children, NONE where free.

@@ -2,80 +2,114 @@
 
 import math
 
-from workers.replay.backends.sglang_prefill import NEAR_TIE, chunk_of, first_computed
+from numba import njit
+
+from workers.replay.backends.sglang_prefill import (
+    NEAR_TIE,
+    chunk_of,
+    first_computed,
+)
 from workers.replay.backends.sglang_state import (
     CHUNK_TOKENS,
     FRESH,
-    GATE_PASSES,
-    HEAD_ASK,
-    LAST_DECODE_MS,
-    MAY_REFUSE,
-    NEXT_DUE,
-    NUM_FRESH,
-    NUM_LONG,
-    PROMISED,
-    RATIO,
-    RATIO_FALL,
-    RATIO_FLOOR,
     RESERVED_OUTPUT_LIMIT,
     RETRACT_STEPS,
-    RETRACTED,
-    STALLED,
+    bucket_of,
     end_request,
     leave_decode,
     make_room,
+    radix_tree_of,
     release,
     remaining_output,
 )
-from workers.replay.compiled import inner
-from workers.replay.drafts import accepted_drafts
-from workers.replay.radix import evict
+from workers.replay.drafts import (
+    accepted_drafts,
+)
+from workers.replay.radix import (
+    EVICTABLE_PAGES,
+    FREE_PAGES,
+    evict,
+)
 from workers.replay.state import (
     BLOCK_SIZE,
     CONTEXT_SUM,
     CUTTABLE,
     DECODE_CONTEXT,
     DECODE_N,
+    DUE_NEXT,
     EFFECT,
+    FIRST_TOKEN,
     GAP_N,
+    GATE_PASSES,
+    GENERATED,
+    HEAD_ASK,
+    LAST_DECODE_MS,
+    LAST_TOKEN,
     LAZY,
     MAX_SEQS,
+    MAY_REFUSE,
+    NEXT_DUE,
     NONE,
     NUM_DP,
     NUM_DRAFTS,
+    NUM_FRESH,
+    NUM_LONG,
     NUM_RUNNING,
     NUM_WAITING,
-    RING_MASK,
+    OUTPUT,
+    PROMISED,
+    PROMPT,
+    RATIO,
+    RATIO_FALL,
+    RATIO_FLOOR,
+    RETRACTED,
     RUN_HEAD,
+    RUN_NEXT,
+    RUN_PREV,
     RUN_TAIL,
+    SECOND_TOKEN,
+    STALLED,
     STEP,
     WAIT_HEAD,
+    growth_of,
+    limits_of,
     log_gap,
     log_stretch,
+    ranks_of,
+    rates_of,
+    requests_of,
+    ring_of,
+    sgl_reals_of,
+    stamps_of,
+    timing_of,
     wait_push_back,
 )
-from workers.replay.step_lookup import CONSTANT, DECODE_MS, TIMING
+from workers.replay.step_lookup import (
+    CONSTANT,
+    DECODE_MS,
+    TIMING,
+)
 
 
-@inner
+@njit(cache=True, nogil=True)
 def plan_decode(st, s):  # type: ignore[no-untyped-def]
     """Start a decode pass of all running requests; returns how often it may be repeated unchanged."""
-    rank, limits, number = st.rank, st.limits, st.sglang.number
+    limits, rank = limits_of(st), ranks_of(st)
     _retract_until_it_fits(st, s)
     if _need(st, s) > _room(st, s):
-        rank[s, EFFECT] = number[s, RETRACTED]
+        rank[s, EFFECT] = rank[s, RETRACTED]
         return 1
     n = rank[s, NUM_RUNNING]
     rank[s, DECODE_N] = n
     rank[s, DECODE_CONTEXT] = rank[s, CONTEXT_SUM]
     rank[s, EFFECT] = 1
-    is_regular = number[s, STALLED] == 0 and number[s, NUM_FRESH] == 0
+    is_regular = rank[s, STALLED] == 0 and rank[s, NUM_FRESH] == 0
     rank[s, GAP_N] = n if is_regular else 0
-    if number[s, RETRACTED] == 1 or limits[NUM_DRAFTS] > 0:
+    if rank[s, RETRACTED] == 1 or limits[NUM_DRAFTS] > 0:
         return 1
     rank[s, LAZY] = 1
     accepts = rank[s, NUM_WAITING] == 0 and n < limits[MAX_SEQS]
-    rank[s, CUTTABLE] = 1 if accepts or number[s, MAY_REFUSE] == 1 else 0
+    rank[s, CUTTABLE] = 1 if accepts or rank[s, MAY_REFUSE] == 1 else 0
     crossing = _count_long(st, s)
     if not is_regular and (limits[NUM_DP] > 1 or _has_late_first_token(st, s)):
         return 1
@@ -86,127 +120,138 @@ def plan_decode(st, s):  # type: ignore[no-untyped-def]
     return steps
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _room(st, s):  # type: ignore[no-untyped-def]
-    return st.sglang.tree.free_pages[s] + st.sglang.tree.evictable_pages[s]
+    tree = radix_tree_of(st)
+    return tree.nodes[s, FREE_PAGES] + tree.nodes[s, EVICTABLE_PAGES]
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _growth(st, s, passes):  # type: ignore[no-untyped-def]
     """New pages that decode pass number `passes` from now (0: the next one) needs: one per request with full pages."""
-    page = st.limits[BLOCK_SIZE]
-    return st.blocks.growth[s, -(st.rank[s, STEP] + passes) % page]
+    limits, rank, growth = limits_of(st), ranks_of(st), growth_of(st)
+    page = limits[BLOCK_SIZE]
+    return growth[s * page + -(rank[s, STEP] + passes) % page]
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _need(st, s):  # type: ignore[no-untyped-def]
     """New pages the next decode pass must be sure of; with speculation for the longest possible bursts."""
-    num_drafts = st.limits[NUM_DRAFTS]
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
+    num_drafts = limits[NUM_DRAFTS]
+    page = limits[BLOCK_SIZE]
     if num_drafts == 0:
         return _growth(st, s, 0)
-    req, page = st.req, st.limits[BLOCK_SIZE]
     need = 0
-    r = st.rank[s, RUN_HEAD]
+    r = rank[s, RUN_HEAD]
     while r != NONE:
-        length = req.prompt[r] + req.generated[r]
-        burst = min(1 + num_drafts, req.output[r] - req.generated[r])
+        length = req[r, PROMPT] + req[r, GENERATED]
+        burst = min(1 + num_drafts, req[r, OUTPUT] - req[r, GENERATED])
         need += (length + burst + page - 1) // page - (length + page - 1) // page
-        r = req.run_next[r]
+        r = req[r, RUN_NEXT]
     return need
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _retract_until_it_fits(st, s):  # type: ignore[no-untyped-def]
     """Send requests back to the queue until the others have room, then trust the ratio they have shown so far."""
-    rank, req, sg = st.rank, st.req, st.sglang
-    number = sg.number
+    rank, req, real = ranks_of(st), requests_of(st), sgl_reals_of(st)
     while rank[s, NUM_RUNNING] > 1 and _need(st, s) > _room(st, s):
         _retract(st, s, _victim(st, s))
-        number[s, RETRACTED] = 1
-    if number[s, RETRACTED] == 0:
+        rank[s, RETRACTED] = 1
+    if rank[s, RETRACTED] == 0:
         return
     generated, outputs = 0, 0
     r = rank[s, RUN_HEAD]
     while r != NONE:
-        generated += req.output[r] - remaining_output(st, s, r)
-        outputs += req.output[r]
-        r = req.run_next[r]
-    sg.real[s, RATIO] = min(1.0, (generated + RETRACT_STEPS * rank[s, NUM_RUNNING]) / (outputs + 1.0))
+        generated += req[r, OUTPUT] - remaining_output(st, s, r)
+        outputs += req[r, OUTPUT]
+        r = req[r, RUN_NEXT]
+    real[s, RATIO] = min(1.0, (generated + RETRACT_STEPS * rank[s, NUM_RUNNING]) / (outputs + 1.0))
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _victim(st, s):  # type: ignore[no-untyped-def]
     """The running request with the fewest tokens; of those the longest prompt, of those the last in the list."""
-    req = st.req
+    rank, req = ranks_of(st), requests_of(st)
     victim, fewest = NONE, 0
-    r = st.rank[s, RUN_HEAD]
+    r = rank[s, RUN_HEAD]
     while r != NONE:
-        generated = req.output[r] - remaining_output(st, s, r)
-        if victim == NONE or generated < fewest or (generated == fewest and req.prompt[r] >= req.prompt[victim]):
+        generated = req[r, OUTPUT] - remaining_output(st, s, r)
+        if victim == NONE or generated < fewest or (generated == fewest and req[r, PROMPT] >= req[victim, PROMPT]):
             victim, fewest = r, generated
-        r = req.run_next[r]
+        r = req[r, RUN_NEXT]
     return victim
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _retract(st, s, r):  # type: ignore[no-untyped-def]
-    rank, req, sg = st.rank, st.req, st.sglang
-    page = st.limits[BLOCK_SIZE]
-    req.generated[r] = req.output[r] - remaining_output(st, s, r)
-    if sg.request[r, FRESH] == 0:
-        req.last_token_ms[r] = sg.real[s, LAST_DECODE_MS]
+    limits, rank, req, stamp, real, tree = (
+        limits_of(st),
+        ranks_of(st),
+        requests_of(st),
+        stamps_of(st),
+        sgl_reals_of(st),
+        radix_tree_of(st),
+    )
+    page = limits[BLOCK_SIZE]
+    req[r, GENERATED] = req[r, OUTPUT] - remaining_output(st, s, r)
+    if req[r, FRESH] == 0:
+        stamp[r, LAST_TOKEN] = real[s, LAST_DECODE_MS]
     leave_decode(st, s, r)
-    release(st, s, r, req.prompt[r] + req.generated[r])
+    release(st, s, r, req[r, PROMPT] + req[r, GENERATED])
     wait_push_back(st, s, r)
     wanted = (RETRACT_STEPS * rank[s, NUM_RUNNING] + page - 1) // page
-    evict(sg.tree, s, wanted - sg.tree.free_pages[s])
+    evict(tree, s, wanted - tree.nodes[s, FREE_PAGES])
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _count_long(st, s):  # type: ignore[no-untyped-def]
     """Recount NUM_LONG; returns the passes until the first of them gets within the reservation limit."""
-    number, req = st.sglang.number, st.req
+    rank, req = ranks_of(st), requests_of(st)
     crossing = 1 << 40
-    if number[s, NUM_LONG] == 0:
+    if rank[s, NUM_LONG] == 0:
         return crossing
-    number[s, NUM_LONG] = 0
-    r = st.rank[s, RUN_HEAD]
+    rank[s, NUM_LONG] = 0
+    r = rank[s, RUN_HEAD]
     while r != NONE:
         beyond = remaining_output(st, s, r) - RESERVED_OUTPUT_LIMIT
         if beyond > 0:
-            number[s, NUM_LONG] += 1
+            rank[s, NUM_LONG] += 1
             crossing = min(crossing, beyond)
-        r = req.run_next[r]
+        r = req[r, RUN_NEXT]
     return crossing
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _has_late_first_token(st, s):  # type: ignore[no-untyped-def]
     """True when a fresh request could not get its first token from its prefill pass."""
-    r = st.rank[s, RUN_TAIL]
-    while r != NONE and st.sglang.request[r, FRESH] == 1:
-        if math.isnan(st.req.first_token_ms[r]):
+    rank, req, stamp = ranks_of(st), requests_of(st), stamps_of(st)
+    r = rank[s, RUN_TAIL]
+    while r != NONE and req[r, FRESH] == 1:
+        if math.isnan(stamp[r, FIRST_TOKEN]):
             return True
-        r = st.req.run_prev[r]
+        r = req[r, RUN_PREV]
     return False
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _next_due(st, s):  # type: ignore[no-untyped-def]
     """The step at which the next running request ends."""
-    number, ring_head, mask = st.sglang.number, st.blocks.ring_head, st.limits[RING_MASK]
-    due = max(number[s, NEXT_DUE], st.rank[s, STEP] + 1)
-    while ring_head[s, due & mask] == NONE:
+    _limits, rank, ring = limits_of(st), ranks_of(st), ring_of(st)
+    due = max(rank[s, NEXT_DUE], rank[s, STEP] + 1)
+    while ring[bucket_of(st, s, due)] == NONE:
         due += 1
-    number[s, NEXT_DUE] = due
+    rank[s, NEXT_DUE] = due
     return due
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _steps_that_fit(st, s, steps):  # type: ignore[no-untyped-def]
     """How many of the next decode passes have room without retraction; the first does."""
+    limits, rank = limits_of(st), ranks_of(st)
     room = _room(st, s)
-    if room >= st.rank[s, NUM_RUNNING] * (steps // st.limits[BLOCK_SIZE] + 1):
+    if room >= rank[s, NUM_RUNNING] * (steps // limits[BLOCK_SIZE] + 1):
         return steps
     for passes in range(steps):
         room -= _growth(st, s, passes)
@@ -215,41 +260,40 @@ def _steps_that_fit(st, s, steps):  # type: ignore[no-untyped-def]
     return steps
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _steps_until_admission(st, s, steps):  # type: ignore[no-untyped-def]
     """Passes until the blocked head of the queue may be admitted, at most `steps`.
 
     The head asks for at least what it asks for now: evictions can only shorten its cached prefix.
     """
-    number, real, limits = st.sglang.number, st.sglang.real, st.limits
-    gate = number[s - s % limits[NUM_DP], GATE_PASSES]
+    limits, rank, real = limits_of(st), ranks_of(st), sgl_reals_of(st)
+    gate = rank[s - s % limits[NUM_DP], GATE_PASSES]
     if gate > 0:
-        r = st.rank[s, WAIT_HEAD]
+        r = rank[s, WAIT_HEAD]
         _, paged, reserve = chunk_of(st, r, first_computed(st, s, r), CHUNK_TOKENS // limits[NUM_DP])
-        number[s, HEAD_ASK] = paged + reserve
+        rank[s, HEAD_ASK] = paged + reserve
     page = limits[BLOCK_SIZE]
     room = _room(st, s) * page
-    promised = number[s, PROMISED]
-    fall = st.rank[s, NUM_RUNNING] - number[s, NUM_LONG]
+    promised = rank[s, PROMISED]
+    fall = rank[s, NUM_RUNNING] - rank[s, NUM_LONG]
     ratio = real[s, RATIO]
     for passes in range(1, steps):
         room -= _growth(st, s, passes - 1) * page
         promised -= fall
         ratio = max(real[s, RATIO_FLOOR], ratio - real[s, RATIO_FALL])
-        if passes >= gate and number[s, HEAD_ASK] < room - ratio * promised + NEAR_TIE:
+        if passes >= gate and rank[s, HEAD_ASK] < room - ratio * promised + NEAR_TIE:
             return passes
     return steps
 
 
-@inner
+@njit(cache=True, nogil=True)
 def commit_decode(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
     """`steps` decode passes ended: pages, tokens, gaps, completions."""
-    rank, sg = st.rank, st.sglang
-    number = sg.number
-    if number[s, RETRACTED] == 0:
+    limits, rank, real = limits_of(st), ranks_of(st), sgl_reals_of(st)
+    if rank[s, RETRACTED] == 0:
         _lower_ratio(st, s, steps)
-    number[s, RETRACTED] = 0
-    if st.limits[NUM_DRAFTS] > 0:
+    rank[s, RETRACTED] = 0
+    if limits[NUM_DRAFTS] > 0:
         _commit_bursts(st, s, end)
         return
     n = rank[s, NUM_RUNNING]
@@ -262,107 +306,114 @@ def commit_decode(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
     make_room(st, s, pages)
     rank[s, STEP] += steps
     rank[s, CONTEXT_SUM] += n * steps
-    number[s, PROMISED] -= (n - number[s, NUM_LONG]) * steps
-    sg.real[s, LAST_DECODE_MS] = end
+    rank[s, PROMISED] -= (n - rank[s, NUM_LONG]) * steps
+    real[s, LAST_DECODE_MS] = end
     _finish_due(st, s, end)
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _finish_due(st, s, end):  # type: ignore[no-untyped-def]
-    req = st.req
-    r = st.blocks.ring_head[s, st.rank[s, STEP] & st.limits[RING_MASK]]
+    _limits, rank, req, ring = limits_of(st), ranks_of(st), requests_of(st), ring_of(st)
+    r = ring[bucket_of(st, s, rank[s, STEP])]
     while r != NONE:
-        after = req.due_next[r]
-        req.generated[r] = req.output[r]
+        after = req[r, DUE_NEXT]
+        req[r, GENERATED] = req[r, OUTPUT]
         leave_decode(st, s, r)
-        end_request(st, s, r, req.prompt[r] + req.output[r], end)
+        end_request(st, s, r, req[r, PROMPT] + req[r, OUTPUT], end)
         r = after
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _lower_ratio(st, s, steps):  # type: ignore[no-untyped-def]
-    real = st.sglang.real
+    real = sgl_reals_of(st)
     for _ in range(steps):
         if real[s, RATIO] <= real[s, RATIO_FLOOR]:
             break
         real[s, RATIO] = max(real[s, RATIO_FLOOR], real[s, RATIO] - real[s, RATIO_FALL])
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _log_first_gaps(st, s, first_end):  # type: ignore[no-untyped-def]
     """Gaps of the first decode pass after prefill: since the last decode pass, for fresh requests since their prefill.
 
     While one of the fresh requests gets its first token only now, all of them stay fresh for another pass.
     """
-    rank, req, sg = st.rank, st.req, st.sglang
-    since, count = sg.real[s, LAST_DECODE_MS], rank[s, NUM_RUNNING] - sg.number[s, NUM_FRESH]
+    rank, req, stamp, real = ranks_of(st), requests_of(st), stamps_of(st), sgl_reals_of(st)
+    since, count = real[s, LAST_DECODE_MS], rank[s, NUM_RUNNING] - rank[s, NUM_FRESH]
     stays_fresh = 1 if _has_late_first_token(st, s) else 0
     r = rank[s, RUN_TAIL]
     fresh_since, fresh_count = 0.0, 0
-    while r != NONE and sg.request[r, FRESH] == 1:
-        sg.request[r, FRESH] = stays_fresh
-        if math.isnan(req.first_token_ms[r]):
-            req.first_token_ms[r] = first_end
+    while r != NONE and req[r, FRESH] == 1:
+        req[r, FRESH] = stays_fresh
+        if math.isnan(stamp[r, FIRST_TOKEN]):
+            stamp[r, FIRST_TOKEN] = first_end
         else:
-            if math.isnan(req.second_token_ms[r]):
-                req.second_token_ms[r] = first_end
-            if fresh_count > 0 and req.last_token_ms[r] != fresh_since:
+            if math.isnan(stamp[r, SECOND_TOKEN]):
+                stamp[r, SECOND_TOKEN] = first_end
+            if fresh_count > 0 and stamp[r, LAST_TOKEN] != fresh_since:
                 log_gap(st, first_end - fresh_since, fresh_count)
                 fresh_count = 0
-            fresh_since = req.last_token_ms[r]
+            fresh_since = stamp[r, LAST_TOKEN]
             fresh_count += 1
-        req.last_token_ms[r] = first_end
-        r = req.run_prev[r]
+        stamp[r, LAST_TOKEN] = first_end
+        r = req[r, RUN_PREV]
     if fresh_count > 0:
         log_gap(st, first_end - fresh_since, fresh_count)
     if count > 0:
         log_gap(st, first_end - since, count)
     if stays_fresh == 0:
-        sg.number[s, NUM_FRESH] = 0
-    sg.number[s, STALLED] = 0
+        rank[s, NUM_FRESH] = 0
+    rank[s, STALLED] = 0
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _log_other_gaps(st, s, steps):  # type: ignore[no-untyped-def]
-    rank, times = st.rank, st.times
+    rank = ranks_of(st)
     n = rank[s, DECODE_N]
     if steps == 0:
         return
-    if times.kind[TIMING] == CONSTANT:
-        log_gap(st, times.constant[DECODE_MS], n * steps)
+    if timing_of(st)[TIMING] == CONSTANT:
+        log_gap(st, rates_of(st)[DECODE_MS], n * steps)
     else:
         log_stretch(st, n, rank[s, DECODE_CONTEXT] + n, steps)
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _commit_bursts(st, s, end):  # type: ignore[no-untyped-def]
     """One speculative decode pass: every running request gets a token and the drafts accepted after it."""
-    rank, req, sg = st.rank, st.req, st.sglang
-    page = st.limits[BLOCK_SIZE]
+    limits, rank, req, stamp, real, tree = (
+        limits_of(st),
+        ranks_of(st),
+        requests_of(st),
+        stamps_of(st),
+        sgl_reals_of(st),
+        radix_tree_of(st),
+    )
+    page = limits[BLOCK_SIZE]
     if rank[s, GAP_N] == 0:
         _log_first_gaps(st, s, end)
-    evict(sg.tree, s, _need(st, s) - sg.tree.free_pages[s])
+    evict(tree, s, _need(st, s) - tree.nodes[s, FREE_PAGES])
     tokens = 0
     r = rank[s, RUN_HEAD]
     while r != NONE:
-        length, remaining = req.prompt[r] + req.generated[r], req.output[r] - req.generated[r]
+        length, remaining = req[r, PROMPT] + req[r, GENERATED], req[r, OUTPUT] - req[r, GENERATED]
         burst = 1 + accepted_drafts(st, r, remaining - 1)
         make_room(st, s, (length + burst + page - 1) // page - (length + page - 1) // page)
-        req.generated[r] += burst
-        if math.isnan(req.second_token_ms[r]) and req.generated[r] > 1:
-            req.second_token_ms[r] = end
+        req[r, GENERATED] += burst
+        if math.isnan(stamp[r, SECOND_TOKEN]) and req[r, GENERATED] > 1:
+            stamp[r, SECOND_TOKEN] = end
         tokens += burst
         reserved = min(remaining, RESERVED_OUTPUT_LIMIT) - min(remaining - burst, RESERVED_OUTPUT_LIMIT)
-        sg.number[s, PROMISED] -= reserved
-        r = req.run_next[r]
+        rank[s, PROMISED] -= reserved
+        r = req[r, RUN_NEXT]
     rank[s, CONTEXT_SUM] += tokens
     if tokens > rank[s, NUM_RUNNING]:
         log_gap(st, 0.0, tokens - rank[s, NUM_RUNNING])
-    sg.real[s, LAST_DECODE_MS] = end
+    real[s, LAST_DECODE_MS] = end
     r = rank[s, RUN_HEAD]
     while r != NONE:
-        after = req.run_next[r]
-        if req.generated[r] == req.output[r]:
+        after = req[r, RUN_NEXT]
+        if req[r, GENERATED] == req[r, OUTPUT]:
             leave_decode(st, s, r)
-            end_request(st, s, r, req.prompt[r] + req.output[r], end)
+            end_request(st, s, r, req[r, PROMPT] + req[r, OUTPUT], end)
         r = after

@@ -2,42 +2,68 @@
 
 import math
 
+from numba import njit
+
 from workers.replay.backends.sglang_state import (
-    BATCH_HEAD,
-    BATCH_NEXT,
-    BATCH_TAIL,
     CHUNK_TOKENS,
-    HEAD_ASK,
+    END_RUN,
+    FIRST_RUN,
     LAST_NODE,
-    PROMISED,
-    RATIO,
     RESERVED_OUTPUT_LIMIT,
-    STALLED,
     TREE_PAGES,
     end_request,
     join_decode,
     make_room,
     publish,
+    radix_tree_of,
     remaining_output,
 )
-from workers.replay.compiled import inner
-from workers.replay.radix import evict, lock_prefix, matched_pages, unlock
+from workers.replay.radix import (
+    EVICTABLE_PAGES,
+    FREE_PAGES,
+    evict,
+    lock_prefix,
+    matched_pages,
+    unlock,
+)
 from workers.replay.state import (
     BLOCK_SIZE,
     CACHING,
     COMMITTED_PREFILL,
+    COMPUTED,
+    FIRST_TOKEN,
+    GENERATED,
+    HEAD_ASK,
+    LAST_TOKEN,
     MAX_SEQS,
+    NEW_HEAD,
+    NEW_NEXT,
+    NEW_TAIL,
     NONE,
     NUM_DP,
     NUM_RUNNING,
     NUM_WAITING,
+    OUTPUT,
     PREFILL_ISL,
     PREFILL_N,
     PREFILL_PREFIX,
+    PROMISED,
+    PROMPT,
+    RATIO,
     RUN_HEAD,
+    RUN_NEXT,
+    SECOND_TOKEN,
+    STALLED,
     WAIT_HEAD,
+    limits_of,
     log_gap,
     note_admission,
+    numbers_of,
+    ranks_of,
+    requests_of,
+    sgl_reals_of,
+    sgl_runs_of,
+    stamps_of,
     wait_pop,
     wait_push_front,
 )
@@ -47,135 +73,143 @@ from workers.replay.state import (
 NEAR_TIE = 1e-6
 
 
-@inner
+@njit(cache=True, nogil=True)
 def first_computed(st, s, r):  # type: ignore[no-untyped-def]
     """Where the prefill of waiting request r would start, tokens: its earlier chunks or its cached whole pages.
 
     At least one token is left to compute for a request that wants output.
     """
-    req, limits, sg = st.req, st.limits, st.sglang
-    if req.computed[r] > 0 or limits[CACHING] == 0:
-        return req.computed[r]
+    limits, req, runs, tree = limits_of(st), requests_of(st), sgl_runs_of(st), radix_tree_of(st)
+    if req[r, COMPUTED] > 0 or limits[CACHING] == 0:
+        return req[r, COMPUTED]
     page = limits[BLOCK_SIZE]
-    limit = req.prompt[r] + req.generated[r] - (1 if req.output[r] > 0 else 0)
-    return matched_pages(sg.tree, s, sg.runs, r, limit // page, page) * page
+    limit = req[r, PROMPT] + req[r, GENERATED] - (1 if req[r, OUTPUT] > 0 else 0)
+    return matched_pages(tree, s, runs, req[r, FIRST_RUN], req[r, END_RUN], limit // page, page) * page
 
 
-@inner
+@njit(cache=True, nogil=True)
 def chunk_of(st, r, start, budget):  # type: ignore[no-untyped-def]
     """(tokens to compute, the same in whole pages, output tokens to reserve) of request r under a chunk budget."""
-    page = st.limits[BLOCK_SIZE]
-    missing = st.req.prompt[r] + st.req.generated[r] - start
+    limits, req = limits_of(st), requests_of(st)
+    page = limits[BLOCK_SIZE]
+    missing = req[r, PROMPT] + req[r, GENERATED] - start
     paged = (missing + page - 1) // page * page
     if paged <= budget:
-        return missing, paged, min(st.req.output[r] - st.req.generated[r], RESERVED_OUTPUT_LIMIT)
+        return missing, paged, min(req[r, OUTPUT] - req[r, GENERATED], RESERVED_OUTPUT_LIMIT)
     cut = budget // page * page
     return cut, cut, 0
 
 
-@inner
+@njit(cache=True, nogil=True)
 def form_batch(st, s, now):  # type: ignore[no-untyped-def]
     """Admit heads of the queue while slots, chunk budget and room last; the first that fails blocks the rest."""
-    rank, req, limits, sg = st.rank, st.req, st.limits, st.sglang
-    number, tree = sg.number, sg.tree
+    limits, rank, req, number, real, runs, tree = (
+        limits_of(st),
+        ranks_of(st),
+        requests_of(st),
+        numbers_of(st),
+        sgl_reals_of(st),
+        sgl_runs_of(st),
+        radix_tree_of(st),
+    )
     page = limits[BLOCK_SIZE]
-    room = (tree.free_pages[s] + tree.evictable_pages[s]) * page
-    available = room - sg.real[s, RATIO] * number[s, PROMISED]
+    room = (tree.nodes[s, FREE_PAGES] + tree.nodes[s, EVICTABLE_PAGES]) * page
+    available = room - real[s, RATIO] * rank[s, PROMISED]
     budget = CHUNK_TOKENS // limits[NUM_DP]
     slots = limits[MAX_SEQS] - rank[s, NUM_RUNNING]
     asked = 0
     while rank[s, PREFILL_N] < slots and rank[s, NUM_WAITING] > 0 and budget > 0:
         r = rank[s, WAIT_HEAD]
-        continues = req.computed[r] > 0
+        continues = req[r, COMPUTED] > 0
         start = first_computed(st, s, r)
         tokens, paged, reserve = chunk_of(st, r, start, budget)
-        number[s, HEAD_ASK] = paged + reserve
-        if tokens == 0 and start < req.prompt[r] + req.generated[r]:
+        rank[s, HEAD_ASK] = paged + reserve
+        if tokens == 0 and start < req[r, PROMPT] + req[r, GENERATED]:
             break
         if abs(available - paged - reserve) < NEAR_TIE:
             available = room - _reserved_in_order(st, s) - asked
         if not paged + reserve < available:
             break
         if not continues:
-            sg.request[r, TREE_PAGES] = start // page
-            sg.request[r, LAST_NODE] = s
+            req[r, TREE_PAGES] = start // page
+            req[r, LAST_NODE] = s
             if limits[CACHING] == 1:
-                sg.request[r, LAST_NODE] = lock_prefix(tree, s, sg.runs, r, start // page, page)
-        if paged > (tree.free_pages[s] + tree.evictable_pages[s]) * page:
+                req[r, LAST_NODE] = lock_prefix(tree, s, runs, req[r, FIRST_RUN], start // page, page)
+        if paged > (tree.nodes[s, FREE_PAGES] + tree.nodes[s, EVICTABLE_PAGES]) * page:
             if not continues and limits[CACHING] == 1:
-                unlock(tree, s, sg.request[r, LAST_NODE])
+                unlock(tree, s, req[r, LAST_NODE])
             break
         make_room(st, s, paged // page)
         wait_pop(st, s)
         if not continues:
             note_admission(st, r, now, start)
-        req.computed[r] = start + tokens
+        req[r, COMPUTED] = start + tokens
         _append(st, s, r)
         rank[s, PREFILL_N] += 1
         rank[s, PREFILL_ISL] += start + tokens
         rank[s, PREFILL_PREFIX] += start
-        st.clock.number[COMMITTED_PREFILL] += tokens
+        number[COMMITTED_PREFILL] += tokens
         asked += paged + reserve
         available -= paged + reserve
         budget -= paged
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _reserved_in_order(st, s):  # type: ignore[no-untyped-def]
-    req, ratio = st.req, st.sglang.real[s, RATIO]
+    rank, req, real = ranks_of(st), requests_of(st), sgl_reals_of(st)
+    ratio = sgl_reals_of(st)[s, RATIO]
     step_sum = 0.0
-    r = st.rank[s, RUN_HEAD]
+    r = rank[s, RUN_HEAD]
     while r != NONE:
         step_sum += min(remaining_output(st, s, r), RESERVED_OUTPUT_LIMIT) * ratio
-        r = req.run_next[r]
+        r = req[r, RUN_NEXT]
     return step_sum
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _append(st, s, r):  # type: ignore[no-untyped-def]
-    number, request = st.sglang.number, st.sglang.request
-    request[r, BATCH_NEXT] = NONE
-    if number[s, BATCH_HEAD] == NONE:
-        number[s, BATCH_HEAD] = r
+    rank, req = ranks_of(st), requests_of(st)
+    req[r, NEW_NEXT] = NONE
+    if rank[s, NEW_HEAD] == NONE:
+        rank[s, NEW_HEAD] = r
     else:
-        request[number[s, BATCH_TAIL], BATCH_NEXT] = r
-    number[s, BATCH_TAIL] = r
+        req[rank[s, NEW_TAIL], NEW_NEXT] = r
+    rank[s, NEW_TAIL] = r
 
 
-@inner
+@njit(cache=True, nogil=True)
 def commit_prefill(st, s, end):  # type: ignore[no-untyped-def]
     """The batch's tokens enter the tree; complete members get a token, cut ones go back to the front of the queue.
 
     A token needs a slot unless it is the request's last. When the slots do not all fit, even after eviction, those
     members run without their token and get it from the next decode pass.
     """
-    req, rank, sg, tree = st.req, st.rank, st.sglang, st.sglang.tree
-    number, request = sg.number, sg.request
-    page = st.limits[BLOCK_SIZE]
+    limits, rank, req, tree = limits_of(st), ranks_of(st), requests_of(st), radix_tree_of(st)
+    page = limits[BLOCK_SIZE]
     if rank[s, NUM_RUNNING] > 0:
-        number[s, STALLED] = 1
+        rank[s, STALLED] = 1
     need = 0
-    r = number[s, BATCH_HEAD]
+    r = rank[s, NEW_HEAD]
     while r != NONE:
-        publish(st, s, r, req.computed[r])
-        length = req.prompt[r] + req.generated[r]
-        if req.computed[r] == length and req.output[r] - req.generated[r] > 1 and length % page == 0:
+        publish(st, s, r, req[r, COMPUTED])
+        length = req[r, PROMPT] + req[r, GENERATED]
+        if req[r, COMPUTED] == length and req[r, OUTPUT] - req[r, GENERATED] > 1 and length % page == 0:
             need += 1
-        r = request[r, BATCH_NEXT]
-    fits = need <= tree.free_pages[s] + tree.evictable_pages[s]
+        r = req[r, NEW_NEXT]
+    fits = need <= tree.nodes[s, FREE_PAGES] + tree.nodes[s, EVICTABLE_PAGES]
     if fits:
         make_room(st, s, need)
     else:
-        evict(tree, s, need - tree.free_pages[s])
-    r = number[s, BATCH_HEAD]
+        evict(tree, s, need - tree.nodes[s, FREE_PAGES])
+    r = rank[s, NEW_HEAD]
     while r != NONE:
-        after = request[r, BATCH_NEXT]
-        computed = req.computed[r]
-        remaining = req.output[r] - req.generated[r]
-        if computed < req.prompt[r] + req.generated[r]:
+        after = req[r, NEW_NEXT]
+        computed = req[r, COMPUTED]
+        remaining = req[r, OUTPUT] - req[r, GENERATED]
+        if computed < req[r, PROMPT] + req[r, GENERATED]:
             wait_push_front(st, s, r)
         else:
-            req.computed[r] = 0
+            req[r, COMPUTED] = 0
             if remaining == 1 or (remaining > 1 and fits):
                 _give_token(st, r, end)
             if remaining <= 1:
@@ -183,17 +217,17 @@ def commit_prefill(st, s, end):  # type: ignore[no-untyped-def]
             else:
                 join_decode(st, s, r)
         r = after
-    number[s, BATCH_HEAD] = NONE
+    rank[s, NEW_HEAD] = NONE
 
 
-@inner
+@njit(cache=True, nogil=True)
 def _give_token(st, r, end):  # type: ignore[no-untyped-def]
-    req = st.req
-    if req.generated[r] == 0:
-        req.first_token_ms[r] = end
+    req, stamp = requests_of(st), stamps_of(st)
+    if req[r, GENERATED] == 0:
+        stamp[r, FIRST_TOKEN] = end
     else:
-        log_gap(st, end - req.last_token_ms[r], 1)
-        if math.isnan(req.second_token_ms[r]):
-            req.second_token_ms[r] = end
-    req.last_token_ms[r] = end
-    req.generated[r] += 1
+        log_gap(st, end - stamp[r, LAST_TOKEN], 1)
+        if math.isnan(stamp[r, SECOND_TOKEN]):
+            stamp[r, SECOND_TOKEN] = end
+    stamp[r, LAST_TOKEN] = end
+    req[r, GENERATED] += 1

@@ -1,39 +1,73 @@
 """What the SGLang backend keeps per rank and per request, and how requests enter and leave the decode batch."""
 
 import numpy as np
-from numpy.typing import NDArray
+from numba import njit
 
-from workers.replay.compiled import inner
 from workers.replay.fleet import Pool
-from workers.replay.radix import NONE, evict, insert_prefix, new_tree, page_runs, unlock
+from workers.replay.page_runs import (
+    page_runs,
+)
+from workers.replay.radix import (
+    FREE_PAGES,
+    RadixTree,
+    evict,
+    insert_prefix,
+    new_tree,
+    unlock,
+)
 from workers.replay.state import (
+    BEFORE,
     BLOCK_SIZE,
     CACHING,
     CONTEXT_SUM,
     DONE,
+    DUE_NEXT,
+    DUE_PREV,
+    DUE_STEP,
+    GENERATED,
+    LAST_TOKEN,
+    MAY_REFUSE,
+    NEXT_DUE,
+    NONE,
     NUM_DRAFTS,
+    NUM_FRESH,
+    NUM_LONG,
+    NUM_REALS,
+    OUTPUT,
+    PROMISED,
+    PROMPT,
+    RATIO,
+    RATIO_FALL,
+    RATIO_FLOOR,
+    RATIO_START,
+    RESIDUE,
     RING_MASK,
+    SPARE_A,
+    SPARE_B,
+    SPARE_C,
     STEP,
-    Sglang,
+    TOKENS,
+    State,
     finish,
+    growth_of,
+    limits_of,
+    ranks_of,
+    requests_of,
+    ring_of,
     run_append,
     run_remove,
+    sgl_counters_of,
+    sgl_nodes_of,
+    sgl_runs_of,
+    sgl_slots_of,
+    stamps_of,
 )
+from workers.traffic.requests import RequestBatch
 
-# Columns of Sglang.number. PROMISED: sum of min(O - g, RESERVED_OUTPUT_LIMIT) over running requests. NUM_LONG: running
-# requests beyond that limit. NUM_FRESH: running requests without a decode pass yet. STALLED: 1 when a prefill pass came
-# after the last decode pass. NEXT_DUE: no request is due before this step. GATE_PASSES: group passes that may not
-# prefill; PREFILLED: 1 when a rank prefills in this group pass (both kept by the group's first rank). RETRACTED: 1 when
-# this pass retracted. BATCH_HEAD, BATCH_TAIL, REFUSED_HEAD: lists of this pass. MAY_REFUSE: 1 when some prompt exceeds
-# the context limit. HEAD_ASK: tokens the blocked head of the queue asks for.
-(PROMISED, NUM_LONG, NUM_FRESH, STALLED, NEXT_DUE, GATE_PASSES, PREFILLED, RETRACTED, BATCH_HEAD, BATCH_TAIL,
- REFUSED_HEAD, MAY_REFUSE, HEAD_ASK, NUM_INTEGERS) = range(14)  # fmt: skip
-
-# Columns of Sglang.real: the reservation ratio, its start, floor and fall per decode pass; end of the last decode pass.
-RATIO, RATIO_START, RATIO_FLOOR, RATIO_FALL, LAST_DECODE_MS, NUM_REALS = range(6)
-
-# Columns of Sglang.request. LAST_NODE: end of the locked path in the tree, TREE_PAGES: its pages. FRESH: see NUM_FRESH.
-LAST_NODE, TREE_PAGES, FRESH, BATCH_NEXT, NUM_REQUEST_COLUMNS = range(5)
+# Columns of `requests` that belong to the backend in use. LAST_NODE: end of the request's locked path in the radix
+# tree, TREE_PAGES: its pages. FRESH: 1 while a running request has not been in a decode pass. FIRST_RUN, END_RUN: rows
+# of its content in `sgl_runs`.
+LAST_NODE, TREE_PAGES, FRESH, FIRST_RUN, END_RUN = SPARE_A, SPARE_B, SPARE_C, BEFORE, TOKENS
 
 CHUNK_TOKENS = 8192
 RESERVED_OUTPUT_LIMIT = 4096
@@ -42,134 +76,146 @@ START_RATIO, START_RATIO_DP = 0.7, 0.21
 FLOOR_OF_START, FALL_OF_START, FALL_PASSES = 0.14, 0.86, 600
 
 
-def sglang_arrays(
-    pool: Pool,
-    prompt: NDArray[np.int64],
-    output: NDArray[np.int64],
-    spans: tuple[NDArray[np.int64] | None, ...] = (None, None, None, None),
-    node_capacity: int | None = None,
-) -> Sglang:
-    """Fresh arrays for one replay of a pool.
+def add_sglang(st: State, pool: Pool, batch: RequestBatch, node_capacity: int | None = None) -> None:
+    """Fill the arrays of the SGLang backend in a state at time 0.
 
-    Args: prompt and output, int64 [R], tokens; spans = (span_offset, span_id, span_tokens, output_span) of RequestBatch;
-    node_capacity, prefix-tree nodes alive at one time over all ranks: enough for most loads by default, and to be
+    node_capacity: radix-tree nodes alive at one time over all ranks; the default is enough for most loads and to be
     doubled when a replay ends with the tree's overflow flag set.
     """
-    num_ranks = pool.replicas * pool.attention_dp
-    runs = page_runs(prompt + output, pool.block_size, *spans)
+    output = st["requests"][:, OUTPUT].astype(np.int64)
+    spans = (batch.span_offset, batch.span_id, batch.span_tokens, batch.output_span)
+    offset, runs = page_runs(batch.input_tokens + output, pool.block_size, *spans)
+    st["requests"][:, FIRST_RUN], st["requests"][:, END_RUN] = offset[:-1], offset[1:]
     if node_capacity is None:
-        node_capacity = runs.run_id.size + 2 * prompt.size + 64
-    number = np.zeros((num_ranks, NUM_INTEGERS), np.int64)
-    number[:, [BATCH_HEAD, BATCH_TAIL, REFUSED_HEAD]] = NONE
-    number[:, MAY_REFUSE] = pool.context_length is not None and bool((prompt >= pool.context_length).any())
-    real = np.zeros((num_ranks, NUM_REALS))
+        node_capacity = len(runs) + 2 * batch.num_requests + 64
+    num_ranks = pool.replicas * pool.attention_dp
+    tree = new_tree(num_ranks, pool.num_blocks, node_capacity)
+    st["sgl_runs"], st["sgl_nodes"], st["sgl_slots"], st["sgl_counters"] = runs, tree.nodes, tree.slots, tree.counters
+    limit = pool.context_length
+    st["ranks"][:, MAY_REFUSE] = limit is not None and bool((batch.input_tokens >= limit).any())
+    reals = np.zeros((num_ranks, NUM_REALS))
     start = START_RATIO_DP if pool.attention_dp > 1 else START_RATIO
-    real[:, RATIO] = real[:, RATIO_START] = start
-    real[:, RATIO_FLOOR] = FLOOR_OF_START * start
-    real[:, RATIO_FALL] = FALL_OF_START * start / FALL_PASSES
-    request = np.zeros((prompt.size, NUM_REQUEST_COLUMNS), np.int64)
-    return Sglang(number, real, request, new_tree(num_ranks, pool.num_blocks, node_capacity), runs)
+    reals[:, RATIO] = reals[:, RATIO_START] = start
+    reals[:, RATIO_FLOOR] = FLOOR_OF_START * start
+    reals[:, RATIO_FALL] = FALL_OF_START * start / FALL_PASSES
+    st["sgl_reals"] = reals
 
 
-@inner
+@njit(cache=True, nogil=True)
+def radix_tree_of(st):  # type: ignore[no-untyped-def]
+    """The radix trees of all ranks; engine number = rank number."""
+    return RadixTree(sgl_nodes_of(st), sgl_slots_of(st), sgl_counters_of(st))
+
+
+@njit(cache=True, nogil=True)
+def bucket_of(st, s, step):  # type: ignore[no-untyped-def]
+    """Place in `ring` of the first request of rank s due at `step`; the last one follows."""
+    mask = limits_of(st)[RING_MASK]
+    return 2 * (s * (mask + 1) + (step & mask))
+
+
+@njit(cache=True, nogil=True)
 def remaining_output(st, s, r):  # type: ignore[no-untyped-def]
     """O - g of running request r: steps until it is due, or with speculation what its current count says."""
-    if st.limits[NUM_DRAFTS] > 0:
-        return st.req.output[r] - st.req.generated[r]
-    return st.req.due_step[r] - st.rank[s, STEP]
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
+    if limits[NUM_DRAFTS] > 0:
+        return req[r, OUTPUT] - req[r, GENERATED]
+    return req[r, DUE_STEP] - rank[s, STEP]
 
 
-@inner
+@njit(cache=True, nogil=True)
 def make_room(st, s, pages):  # type: ignore[no-untyped-def]
     """Take `pages` pages of rank s, evicting what the free ones lack; the caller has checked that they exist."""
-    tree = st.sglang.tree
-    if pages > tree.free_pages[s]:
-        evict(tree, s, pages - tree.free_pages[s])
-    tree.free_pages[s] -= pages
+    tree = radix_tree_of(st)
+    if pages > tree.nodes[s, FREE_PAGES]:
+        evict(tree, s, pages - tree.nodes[s, FREE_PAGES])
+    tree.nodes[s, FREE_PAGES] -= pages
 
 
-@inner
+@njit(cache=True, nogil=True)
 def publish(st, s, r, tokens):  # type: ignore[no-untyped-def]
     """The first `tokens` tokens of request r enter the tree as whole pages; pages that were there already are freed."""
-    if st.limits[CACHING] == 0:
+    limits, req, runs, tree = limits_of(st), requests_of(st), sgl_runs_of(st), radix_tree_of(st)
+    page = limits[BLOCK_SIZE]
+    if limits[CACHING] == 0:
         return
-    sg = st.sglang
-    page = st.limits[BLOCK_SIZE]
-    held, pages = sg.request[r, TREE_PAGES], tokens // page
-    node, taken = insert_prefix(sg.tree, s, sg.request[r, LAST_NODE], held, sg.runs, r, pages, page)
-    sg.tree.free_pages[s] += pages - held - taken
-    sg.request[r, LAST_NODE] = node
-    sg.request[r, TREE_PAGES] = pages
+    held, pages = req[r, TREE_PAGES], tokens // page
+    node, taken = insert_prefix(tree, s, req[r, LAST_NODE], held, runs, req[r, FIRST_RUN], pages, page)
+    tree.nodes[s, FREE_PAGES] += pages - held - taken
+    req[r, LAST_NODE] = node
+    req[r, TREE_PAGES] = pages
 
 
-@inner
+@njit(cache=True, nogil=True)
 def release(st, s, r, tokens):  # type: ignore[no-untyped-def]
     """Free the pages of request r, which has room for `tokens` tokens, beyond the tree, and unlock its path."""
-    sg = st.sglang
-    page = st.limits[BLOCK_SIZE]
-    sg.tree.free_pages[s] += (tokens + page - 1) // page - sg.request[r, TREE_PAGES]
-    if st.limits[CACHING] == 1:
-        unlock(sg.tree, s, sg.request[r, LAST_NODE])
+    limits, req, tree = limits_of(st), requests_of(st), radix_tree_of(st)
+    page = limits[BLOCK_SIZE]
+    tree.nodes[s, FREE_PAGES] += (tokens + page - 1) // page - req[r, TREE_PAGES]
+    if limits[CACHING] == 1:
+        unlock(tree, s, req[r, LAST_NODE])
 
 
-@inner
+@njit(cache=True, nogil=True)
 def end_request(st, s, r, tokens, end):  # type: ignore[no-untyped-def]
     """Request r is complete at `end` with `tokens` tokens in its pages, which stay in the tree as whole pages."""
+    req, stamp = requests_of(st), stamps_of(st)
     publish(st, s, r, tokens)
     release(st, s, r, tokens)
-    if st.req.output[r] > 0:
-        st.req.last_token_ms[r] = end
+    if req[r, OUTPUT] > 0:
+        stamp[r, LAST_TOKEN] = end
     finish(st, r, DONE, end)
 
 
-@inner
+@njit(cache=True, nogil=True)
 def join_decode(st, s, r):  # type: ignore[no-untyped-def]
     """Request r, its prompt computed, becomes the last of the running list and of the bucket of its last step."""
-    req, rank, number, blocks = st.req, st.rank, st.sglang.number, st.blocks
-    page = st.limits[BLOCK_SIZE]
+    limits, rank, req, growth, ring = limits_of(st), ranks_of(st), requests_of(st), growth_of(st), ring_of(st)
+    page = limits[BLOCK_SIZE]
     run_append(st, s, r)
-    length = req.prompt[r] + req.generated[r]
-    remaining = req.output[r] - req.generated[r]
+    length = req[r, PROMPT] + req[r, GENERATED]
+    remaining = req[r, OUTPUT] - req[r, GENERATED]
     due = rank[s, STEP] + remaining
-    req.due_step[r] = due
-    bucket = due & st.limits[RING_MASK]
-    tail = blocks.ring_tail[s, bucket]
-    req.due_prev[r] = tail
-    req.due_next[r] = NONE
+    req[r, DUE_STEP] = due
+    place = bucket_of(st, s, due)
+    tail = ring[place + 1]
+    req[r, DUE_PREV] = tail
+    req[r, DUE_NEXT] = NONE
     if tail == NONE:
-        blocks.ring_head[s, bucket] = r
+        ring[place] = r
     else:
-        req.due_next[tail] = r
-    blocks.ring_tail[s, bucket] = r
-    number[s, NEXT_DUE] = min(number[s, NEXT_DUE], due)
-    req.residue[r] = (length - rank[s, STEP]) % page
-    blocks.growth[s, req.residue[r]] += 1
+        req[tail, DUE_NEXT] = r
+    ring[place + 1] = r
+    rank[s, NEXT_DUE] = min(rank[s, NEXT_DUE], due)
+    req[r, RESIDUE] = (length - rank[s, STEP]) % page
+    growth[s * page + req[r, RESIDUE]] += 1
     rank[s, CONTEXT_SUM] += length
-    number[s, PROMISED] += min(remaining, RESERVED_OUTPUT_LIMIT)
+    rank[s, PROMISED] += min(remaining, RESERVED_OUTPUT_LIMIT)
     if remaining > RESERVED_OUTPUT_LIMIT:
-        number[s, NUM_LONG] += 1
-    number[s, NUM_FRESH] += 1
-    st.sglang.request[r, FRESH] = 1
+        rank[s, NUM_LONG] += 1
+    rank[s, NUM_FRESH] += 1
+    req[r, FRESH] = 1
 
 
-@inner
+@njit(cache=True, nogil=True)
 def leave_decode(st, s, r):  # type: ignore[no-untyped-def]
     """Undo `join_decode` for request r, whose `generated` is current."""
-    req, rank, number, blocks = st.req, st.rank, st.sglang.number, st.blocks
+    rank, req, growth, ring = ranks_of(st), requests_of(st), growth_of(st), ring_of(st)
+    page = limits_of(st)[BLOCK_SIZE]
     run_remove(st, s, r)
-    bucket = req.due_step[r] & st.limits[RING_MASK]
-    before, after = req.due_prev[r], req.due_next[r]
+    place = bucket_of(st, s, req[r, DUE_STEP])
+    before, after = req[r, DUE_PREV], req[r, DUE_NEXT]
     if before == NONE:
-        blocks.ring_head[s, bucket] = after
+        ring[place] = after
     else:
-        req.due_next[before] = after
+        req[before, DUE_NEXT] = after
     if after == NONE:
-        blocks.ring_tail[s, bucket] = before
+        ring[place + 1] = before
     else:
-        req.due_prev[after] = before
-    blocks.growth[s, req.residue[r]] -= 1
-    rank[s, CONTEXT_SUM] -= req.prompt[r] + req.generated[r]
-    number[s, PROMISED] -= min(req.output[r] - req.generated[r], RESERVED_OUTPUT_LIMIT)
-    if st.sglang.request[r, FRESH] == 1:
-        st.sglang.request[r, FRESH] = 0
-        number[s, NUM_FRESH] -= 1
+        req[after, DUE_PREV] = before
+    growth[s * page + req[r, RESIDUE]] -= 1
+    rank[s, CONTEXT_SUM] -= req[r, PROMPT] + req[r, GENERATED]
+    rank[s, PROMISED] -= min(req[r, OUTPUT] - req[r, GENERATED], RESERVED_OUTPUT_LIMIT)
+    if req[r, FRESH] == 1:
+        req[r, FRESH] = 0
+        rank[s, NUM_FRESH] -= 1

@@ -71,9 +71,7 @@ class Twins:
         """Cached pages among the first `limit`, according to the compiled tree."""
         offset = self.runs.offset
         return int(
-            matched_pages(
-                self.tree, ENGINE, self.runs.runs, offset[request], offset[request + 1], limit, self.page
-            )
+            matched_pages(self.tree, ENGINE, self.runs.runs, offset[request], offset[request + 1], limit, self.page)
         )
 
     def admit(self, request: int, limit: int) -> None:
