@@ -103,6 +103,7 @@ def plan_decode(st, s):  # type: ignore[no-untyped-def]
     rank[s, DECODE_N] = n
     rank[s, DECODE_CONTEXT] = rank[s, CONTEXT_SUM]
     rank[s, EFFECT] = 1
+    crossing = _count_long(st, s)
     is_regular = rank[s, STALLED] == 0 and rank[s, NUM_FRESH] == 0
     rank[s, GAP_N] = n if is_regular else 0
     if rank[s, RETRACTED] == 1 or limits[NUM_DRAFTS] > 0:
@@ -110,7 +111,6 @@ def plan_decode(st, s):  # type: ignore[no-untyped-def]
     rank[s, LAZY] = 1
     accepts = rank[s, NUM_WAITING] == 0 and n < limits[MAX_SEQS]
     rank[s, CUTTABLE] = 1 if accepts or rank[s, MAY_REFUSE] == 1 else 0
-    crossing = _count_long(st, s)
     if not is_regular and (limits[NUM_DP] > 1 or _has_late_first_token(st, s)):
         return 1
     steps = min(_next_due(st, s) - rank[s, STEP], crossing)
