@@ -32,6 +32,7 @@ from workers.replay.radix import (
 )
 from workers.replay.state import (
     BLOCK_SIZE,
+    COMPUTED,
     CONTEXT_SUM,
     CUTTABLE,
     DECODE_CONTEXT,
@@ -264,14 +265,19 @@ def _steps_that_fit(st, s, steps):  # type: ignore[no-untyped-def]
 def _steps_until_admission(st, s, steps):  # type: ignore[no-untyped-def]
     """Passes until the blocked head of the queue may be admitted, at most `steps`.
 
-    The head asks for at least what it asks for now: evictions can only shorten its cached prefix.
+    Evictions on the way can only shorten the head's cached prefix. Then it asks for more, unless that makes it too long
+    for one chunk, which reserves no output: so the least it can ask for is what it asks for now or uncached.
     """
-    limits, rank, real = limits_of(st), ranks_of(st), sgl_reals_of(st)
+    limits, rank, req, real = limits_of(st), ranks_of(st), requests_of(st), sgl_reals_of(st)
     gate = rank[s - s % limits[NUM_DP], GATE_PASSES]
+    r, budget = rank[s, WAIT_HEAD], CHUNK_TOKENS // limits[NUM_DP]
+    least = rank[s, HEAD_ASK]
     if gate > 0:
-        r = rank[s, WAIT_HEAD]
-        _, paged, reserve = chunk_of(st, r, first_computed(st, s, r), CHUNK_TOKENS // limits[NUM_DP])
-        rank[s, HEAD_ASK] = paged + reserve
+        _, paged, reserve = chunk_of(st, r, first_computed(st, s, r), budget)
+        least = paged + reserve
+    if req[r, COMPUTED] == 0:
+        _, paged, reserve = chunk_of(st, r, 0, budget)
+        least = min(least, paged + reserve)
     page = limits[BLOCK_SIZE]
     room = _room(st, s) * page
     promised = rank[s, PROMISED]
@@ -281,7 +287,7 @@ def _steps_until_admission(st, s, steps):  # type: ignore[no-untyped-def]
         room -= _growth(st, s, passes - 1) * page
         promised -= fall
         ratio = max(real[s, RATIO_FLOOR], ratio - real[s, RATIO_FALL])
-        if passes >= gate and rank[s, HEAD_ASK] < room - ratio * promised + NEAR_TIE:
+        if passes >= gate and least < room - ratio * promised + NEAR_TIE:
             return passes
     return steps
 
