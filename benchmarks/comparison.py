@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from workers.cases import ReferenceCase
-from workers.replay.outcomes import COMPLETED, REJECTED, Outcomes
+from workers.replay.outcomes import COMPLETED, UNFINISHED, Outcomes
 
 EXACT, AIC = 1e-9, 2e-3
-# The reference answers these from a quantile sketch that is up to 0.1 % off; the last digit is rounding.
-SKETCH_EXACT, SKETCH_AIC = 1e-3 * (1 + 1e-6), 3e-3
+# The reference answers these from a quantile sketch that is up to 0.1 % off the true value; the rest is rounding.
+SKETCH_EXACT, SKETCH_AIC = 1e-3 * (1 + 1e-9), 3e-3
 # The spread of equal values is pure rounding noise in either simulator.
 STD_NOISE_MS = 1e-6
 
@@ -42,7 +42,7 @@ class Deviation:
 
 
 def relative_deviation(name: str, ours: Any, reference: Any) -> float:
-    """Relative deviation of one value.
+    """Deviation of one value relative to the larger side.
 
     The reference reports 0.0 where there is no sample and we report None: equal. Deviations of rounding size are 0.
     """
@@ -52,7 +52,7 @@ def relative_deviation(name: str, ours: Any, reference: Any) -> float:
     noise = STD_NOISE_MS if name.startswith("std_") else EXACT
     if gap <= noise:
         return 0.0
-    return float(gap / abs(reference)) if reference else math.inf
+    return float(gap / max(abs(ours), abs(reference)))
 
 
 def tolerance_of(name: str, is_aic: bool) -> float:
@@ -77,10 +77,11 @@ def compare_metrics(
 
 
 def request_rows(case: ReferenceCase, outcomes: Outcomes) -> list[dict[str, Any]]:
-    """One mapping per request that arrived, under the reference's field names."""
+    """One mapping per request that ended, under the reference's field names; it lists no unfinished ones either."""
     batch = case.batch
+    pool = case.fleet.agg or case.fleet.decode
+    ranks = pool.attention_dp if pool else 1
     turn = np.arange(batch.num_requests) - np.searchsorted(batch.session, batch.session)
-    status = {COMPLETED: "completed", REJECTED: "rejected"}
     return [
         {
             "session_id": case.session_names[batch.session[r]],
@@ -95,12 +96,12 @@ def request_rows(case: ReferenceCase, outcomes: Outcomes) -> list[dict[str, Any]
             "first_reused_tokens": int(outcomes.first_reused_tokens[r]),
             "admission_count": int(outcomes.admissions[r]),
             "prefill_worker_idx": _index(outcomes.prefill_worker[r]),
-            "decode_worker_idx": _index(outcomes.worker[r]),
+            "decode_worker_idx": _index(outcomes.worker[r] * ranks + max(outcomes.dp_rank[r], 0)),
             "worker": _index(outcomes.worker[r]),
             "dp_rank": _index(outcomes.dp_rank[r]),
-            "terminal_status": status.get(int(outcomes.status[r]), "unfinished"),
+            "terminal_status": "completed" if outcomes.status[r] == COMPLETED else "rejected",
         }
-        for r in np.flatnonzero(~np.isnan(outcomes.arrival_ms))
+        for r in np.flatnonzero(outcomes.status != UNFINISHED)
     ]
 
 
@@ -148,9 +149,7 @@ def _probe_row(row: Mapping[str, Any], is_disaggregated: bool) -> dict[str, Any]
     }
 
 
-def compare_rows(
-    ours: list[dict[str, Any]], reference: list[dict[str, Any]], is_aic: bool
-) -> Iterator[Deviation]:
+def compare_rows(ours: list[dict[str, Any]], reference: list[dict[str, Any]], is_aic: bool) -> Iterator[Deviation]:
     """Every field of every request, both sides in one canonical order; fields we do not know are passed over."""
     fields = sorted(set(ours[0]).intersection(*reference)) if ours and reference else []
     fields = [name for name in fields if not all(row[name] is None for row in reference)]

@@ -81,6 +81,9 @@ def check_case(case: Mapping[str, Any], traces: Path | None, rows: Mapping[str, 
         if not is_refusal or wanted not in str(error):
             verdict.problem = f"{type(error).__name__}: {error}"
         return verdict
+    except Exception as error:  # a crash on one case must not hide the others
+        verdict.problem = f"{type(error).__name__}: {error}"
+        return verdict
     if is_refusal and not verdict.is_unmodelled:
         verdict.problem = "the reference refuses this case"
     return verdict
@@ -117,14 +120,17 @@ def _uses_op_level_timing(case: Mapping[str, Any]) -> bool:
     return any((worker or {}).get("timing", {}).get("type", "default") == "default" for worker in workers.values())
 
 
+def print_verdict(verdict: Verdict) -> None:
+    """One line: the worst deviation of a case, or why it has none."""
+    mark = "FAIL" if verdict.has_failed else "----" if verdict.is_unmodelled else "ok"
+    found = verdict.problem or "refused, as by the reference"
+    if verdict.problem is None and (worst := verdict.worst) is not None:
+        found = f"{worst.relative:9.2e} {worst.name} {worst.ours} / {worst.reference}"
+    print(f"{mark:4} {verdict.case_id:34} {found}", flush=True)
+
+
 def print_summary(verdicts: list[Verdict]) -> None:
-    """Worst deviation of each case, then of each metric, then the totals."""
-    for verdict in verdicts:
-        if verdict.problem:
-            print(f"{'----' if verdict.is_unmodelled else 'FAIL'} {verdict.case_id:34} {verdict.problem}")
-        elif (worst := verdict.worst) is not None:
-            mark = "FAIL" if verdict.has_failed else "ok"
-            print(f"{mark:4} {verdict.case_id:34} {worst.relative:9.2e} {worst.name} {worst.ours} / {worst.reference}")
+    """Worst deviation of each metric, then the totals."""
     by_metric: dict[str, tuple[float, str]] = {}
     for verdict in verdicts:
         for found in verdict.deviations:
@@ -135,7 +141,9 @@ def print_summary(verdicts: list[Verdict]) -> None:
         print(f"  {name:46} {relative:9.2e} {case_id if relative else ''}")
     failed = sum(verdict.has_failed for verdict in verdicts)
     unmodelled = sum(verdict.is_unmodelled for verdict in verdicts)
-    print(f"\n{len(verdicts)} cases: {len(verdicts) - failed - unmodelled} ok, {failed} failed, {unmodelled} not modelled")
+    print(
+        f"\n{len(verdicts)} cases: {len(verdicts) - failed - unmodelled} ok, {failed} failed, {unmodelled} not modelled"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -155,7 +163,10 @@ def main(arguments: list[str] | None = None) -> int:
         for case in case_list(load_json(options.cases))
         if options.only in case["id"] and case.get("runner") != "search-function"
     ]
-    verdicts = [check_case(case, options.traces, rows, replay) for case in cases]
+    verdicts = []
+    for case in cases:
+        verdicts.append(check_case(case, options.traces, rows, replay))
+        print_verdict(verdicts[-1])
     print_summary(verdicts)
     results = [{"id": v.case_id, "metrics": v.metrics, "cpu_ms": v.cpu_ms} for v in verdicts]
     options.out.write_bytes(orjson.dumps(results, option=orjson.OPT_INDENT_2))

@@ -4,20 +4,23 @@ Defaults per backend are those of the engine spec, section 12. What the replay d
 """
 
 import gzip
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import floor
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from app.catalog import snapshot
+from app.schemas.deployment import ParallelShape
 from app.schemas.status import ReasonCode
+from workers.capacity.kv_blocks import blocks_per_rank
+from workers.capacity.memory import kv_tokens_per_rank, kv_transfer_bytes_per_token
 from workers.errors import UnsupportedError
 from workers.replay.fleet import Fleet, KvRouter, Pool, RoleName, StepTimes, Transfer
 from workers.replay.metrics import Sla
+from workers.timing.aic import aic_times, engine_identity
 from workers.timing.fixed import FixedTimes
 from workers.timing.polynomial import PolynomialTimes
 from workers.traffic.agentic import applied_compute_batch, dynamo_batch
@@ -31,15 +34,13 @@ Config = Mapping[str, Any]
 
 _BLOCK_SIZE = {"vllm": 64, "sglang": 1, "trtllm": 32}
 _DEFAULT_BUDGET, _DEFAULT_SEQUENCES, _DEFAULT_PREFILL_SEQUENCES = 8192, 256, 1
-_DEFAULT_POISSON_SEED = 42
+_DEFAULT_SEED = 42
+_MEMORY_FRACTION = {"vllm": 0.9, "sglang": 0.88, "trtllm": 0.9}
+_UNMODELLED_ENGINE = ("tokenization", "fpm_profile", "database_mode", "transfer_policy", "systems_paths")
+_UNMODELLED_CACHE = ("host_offload", "g3_offload", "kvcr", "state_cache", "prefix_match_unit")
+_UNMODELLED_MEASURED = ("decode_context", "prefill_context")
+_TIMING_KEYS = ("type", "prefill_ms", "decode_ms", "forward_model")
 _ROLE_KEYS: dict[str, RoleName] = {"aggregated": "agg", "prefill": "prefill", "decode": "decode"}
-_CONTEXT_KEYS = (
-    "max_position_embeddings",
-    "model_max_length",
-    "max_sequence_length",
-    "seq_length",
-    "n_positions",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,13 @@ def read_case(case: Config, traces_dir: Path | None = None) -> ReferenceCase:
     Raises: UnsupportedError for features the replay does not model; ValueError (TraceFaultError for traces) for
     configurations that the peer refuses too; OSError when a trace cannot be read.
     """
+    try:
+        return _read(case, traces_dir)
+    except KeyError as error:
+        raise ValueError(f"the case lacks {error.args[0]!r}") from error
+
+
+def _read(case: Config, traces_dir: Path | None) -> ReferenceCase:
     config = case["config"]
     _refuse_unmodelled(config)
     dialect: Dialect = "spica" if case.get("stack") == "dynamo" else "cli"
@@ -72,24 +80,45 @@ def read_case(case: Config, traces_dir: Path | None = None) -> ReferenceCase:
     else:
         batch = _synthetic_batch(traffic, first_pool.block_size, dialect)
         names = tuple(f"session_{index}" for index in range(batch.order.size))
+    return ReferenceCase(str(case.get("id", "case")), fleet, batch, _sla(config), names)
+
+
+def _sla(config: Config) -> Sla | None:
+    """Goodput bounds; the peer takes an end-to-end bound alone or token bounds, not both."""
     bounds = config.get("evaluation", {}).get("sla")
-    return ReferenceCase(str(case.get("id", "case")), fleet, batch, Sla(**bounds) if bounds else None, names)
+    if not bounds:
+        return None
+    if bounds.get("e2e_ms") is not None and len([value for value in bounds.values() if value is not None]) > 1:
+        raise ValueError("evaluation.sla: e2e_ms and ttft_ms or itl_ms are mutually exclusive")
+    return Sla(**bounds)
 
 
 def _refuse_unmodelled(config: Config) -> None:
     """Name the features that would silently change the numbers."""
     engine = config["engine"]
-    unmodelled = [key for key in ("tokenization", "fpm_profile") if engine.get(key)]
+    unmodelled = [key for key in _UNMODELLED_ENGINE if engine.get(key)]
     for role, worker in engine["workers"].items():
-        unmodelled += [
-            f"workers.{role}.kv_cache.{key}"
-            for key in ("host_offload", "g3_offload", "kvcr", "state_cache", "prefix_match_unit")
-            if worker.get("kv_cache", {}).get(key) is not None
-        ]
+        unmodelled += [f"workers.{role}.{name}" for name in _unmodelled_in(worker or {})]
+        if _is_measured(worker or {}) and engine.get("speculation"):
+            unmodelled.append("speculation with measured step times")
     if config.get("planner", {}).get("policy", "disabled") != "disabled":
         unmodelled.append("planner")
     if unmodelled:
         raise UnsupportedError(ReasonCode.BACKEND_CANNOT_RUN_SHAPE, f"not modelled: {', '.join(unmodelled)}")
+
+
+def _unmodelled_in(worker: Config) -> list[str]:
+    """Settings of one role that the replay does not know, dotted."""
+    found = [f"kv_cache.{key}" for key in _UNMODELLED_CACHE if worker.get("kv_cache", {}).get(key)]
+    found += [f"timing.{key}" for key in worker.get("timing", {}) if key not in _TIMING_KEYS]
+    if _is_measured(worker):
+        found += [f"parallelism.{key}" for key in _UNMODELLED_MEASURED if worker.get("parallelism", {}).get(key)]
+    return found
+
+
+def _is_measured(worker: Config) -> bool:
+    """Whether a role's step times come from the performance data."""
+    return bool(worker.get("timing", {}).get("type", "default") == "default")
 
 
 def _fleet(config: Config) -> Fleet:
@@ -121,14 +150,15 @@ def _pool(engine: Config, role: str) -> Pool:
     parallelism, scheduler = worker.get("parallelism", {}), worker.get("scheduler", {})
     cache = worker.get("kv_cache", {})
     block_size = cache.get("block_size") or _BLOCK_SIZE[backend]
-    attention_dp = parallelism.get("attention_data", 1)
     num_blocks = _num_blocks(engine, role, block_size)
+    shape = _shape(worker)
     return Pool(
         role=_ROLE_KEYS[role],
         backend=backend,
         replicas=parallelism.get("replicas", 1),
-        attention_dp=attention_dp,
-        gpus_per_replica=parallelism.get("tensor", 1) * parallelism.get("pipeline", 1) * attention_dp,
+        attention_dp=shape.attention_dp,
+        # Pipeline stages are not counted: the peer's command line reports tensor x attention-DP GPUs per worker.
+        gpus_per_replica=shape.tp * shape.attention_dp,
         num_blocks=num_blocks,
         block_size=block_size,
         max_num_batched_tokens=scheduler.get("max_batched_tokens", _DEFAULT_BUDGET),
@@ -140,6 +170,7 @@ def _pool(engine: Config, role: str) -> Pool:
         chunked_prefill=role == "decode" or engine.get("enable_chunked_prefill") is not False,
         context_length=_context_length(engine, worker),
         acceptance=_acceptance(engine),
+        acceptance_seed=(engine.get("speculation") or {}).get("seed", _DEFAULT_SEED),
         prefill_schedule_interval=scheduler.get("prefill_schedule_interval", 1),
         prefill_decode_interval=scheduler.get("prefill_decode_interval", 0),
     )
@@ -164,23 +195,26 @@ def _context_length(engine: Config, worker: Config) -> int | None:
     return declared_context_length(engine["model"]) if engine["backend"] == "vllm" else None
 
 
-@lru_cache
 def declared_context_length(model: str) -> int:
     """Longest context the model's published configuration declares, tokens.
 
-    Raises: UnsupportedError when the performance-data package does not know the model or it declares none.
+    Raises: UnsupportedError when the catalog does not know the model.
     """
-    spec = importlib.util.find_spec("aisimulate_core")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    for folder in folders:
-        path = Path(folder) / "model_configs" / f"{model.replace('/', '--')}_config.json"
-        if path.is_file():
-            declared = orjson.loads(path.read_bytes())
-            for mapping in (declared.get("text_config") or {}, declared):
-                for key in _CONTEXT_KEYS:
-                    if isinstance(mapping.get(key), int) and mapping[key] > 0:
-                        return int(mapping[key])
-    raise UnsupportedError(ReasonCode.NO_PERF_DATA, f"no declared context length for model {model!r}")
+    if model not in snapshot.MODELS:
+        raise UnsupportedError(ReasonCode.NO_PERF_DATA, f"no declared context length for model {model!r}")
+    return snapshot.MODELS[model].max_context_tokens
+
+
+def _shape(worker: Config) -> ParallelShape:
+    """How one replica is spread over GPUs."""
+    parallelism = worker.get("parallelism", {})
+    return ParallelShape(
+        tp=parallelism.get("tensor", 1),
+        pp=parallelism.get("pipeline", 1),
+        attention_dp=parallelism.get("attention_data", 1),
+        moe_tp=parallelism.get("moe_tensor", 1),
+        moe_ep=parallelism.get("moe_expert", 1),
+    )
 
 
 def _step_times(engine: Config, role: str, pool_tokens: int) -> StepTimes:
@@ -191,18 +225,37 @@ def _step_times(engine: Config, role: str, pool_tokens: int) -> StepTimes:
         return FixedTimes(float(timing["prefill_ms"]), float(timing["decode_ms"]))
     if kind == "polynomial":
         return PolynomialTimes(pool_tokens)
-    raise UnsupportedError(ReasonCode.NO_PERF_DATA, f"timing type {kind!r} is not available")
+    if kind != "default":
+        raise UnsupportedError(ReasonCode.NO_PERF_DATA, f"timing type {kind!r} is not available")
+    worker = engine["workers"].get(role) or {}
+    identity = engine_identity(
+        engine["model"],
+        worker.get("hardware") or engine["hardware"],
+        engine["backend"],
+        _shape(worker),
+        engine.get("nextn"),
+    )
+    return aic_times(identity)
 
 
 def _num_blocks(engine: Config, role: str, block_size: int) -> int:
     """KV blocks of one rank."""
-    cache = (engine["workers"].get(role) or {}).get("kv_cache", {})
+    worker, backend = engine["workers"].get(role) or {}, engine["backend"]
+    cache = worker.get("kv_cache", {})
     capacity = cache.get("capacity", {"type": "default"})
     if capacity.get("blocks") is not None:
         return int(capacity["blocks"])
     if capacity.get("bytes") is not None:
         return int(capacity["bytes"] // (block_size * cache["bytes_per_token"]))
-    raise UnsupportedError(ReasonCode.NO_PERF_DATA, "default KV capacity is not available")
+    tokens = kv_tokens_per_rank(
+        engine["model"],
+        worker.get("hardware") or engine["hardware"],
+        backend,
+        _shape(worker),
+        max_num_batched_tokens=worker.get("scheduler", {}).get("max_batched_tokens", _DEFAULT_BUDGET),
+        memory_fraction=capacity.get("memory_fraction") or _MEMORY_FRACTION[backend],
+    )
+    return blocks_per_rank(tokens, block_size)
 
 
 def _transfer(engine: Config) -> Transfer:
@@ -212,7 +265,8 @@ def _transfer(engine: Config) -> Transfer:
         return Transfer()
     bytes_per_token = configured.get("bytes_per_token", "auto")
     if bytes_per_token == "auto":
-        raise UnsupportedError(ReasonCode.NO_PERF_DATA, "KV bytes per token are not available")
+        shape = _shape(engine["workers"].get("prefill") or {})
+        bytes_per_token = kv_transfer_bytes_per_token(engine["model"], shape)
     return Transfer(
         bytes_per_token=float(bytes_per_token),
         bandwidth_gb_per_s=float(configured["bandwidth_gb_per_second"]),
@@ -242,7 +296,7 @@ def _synthetic_batch(traffic: Config, block_size: int, dialect: Dialect) -> Requ
     if load["type"] == "constant_rate":
         return synthetic_batch(shape, constant_arrivals(shape.sessions, 1000.0 / rate))
     if load["type"] == "poisson":
-        seed = load.get("seed", _DEFAULT_POISSON_SEED)
+        seed = load.get("seed", _DEFAULT_SEED)
         return synthetic_batch(shape, poisson_arrivals(shape.sessions, rate, seed))
     raise ValueError(f"traffic.load.type {load['type']!r} does not drive synthetic traffic")
 

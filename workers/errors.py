@@ -7,16 +7,19 @@ EvaluationError
 +-- StoppedError        should_stop said so (deadline or cancel)
 """
 
+from collections.abc import Mapping
+
 from app.schemas.status import ReasonCode as ReasonCode  # workers.replay takes it from here
 
 
 class EvaluationError(Exception):
-    """Base of every error that ends a trial with a reason."""
+    """Base of every error that ends a trial with a reason; `numbers` are the figures of the sentence, unit in name."""
 
-    def __init__(self, code: ReasonCode, detail: str) -> None:
+    def __init__(self, code: ReasonCode, detail: str, numbers: Mapping[str, float] | None = None) -> None:
         super().__init__(detail)
         self.code = code
         self.detail = detail
+        self.numbers: Mapping[str, float] = numbers or {}
 
 
 class InfeasibleError(EvaluationError):

@@ -1,18 +1,32 @@
-"""Which draft tokens a speculative decode step accepts."""
+"""Which draft tokens a speculative decode step accepts, draw for draw as the modelled engine."""
 
-import random
+from collections.abc import Iterator
+
+from workers.traffic.random_stream import RandomStream
+
+_DRAWS_AT_ONCE = 1024
 
 
 class Acceptance:
-    """Conditional acceptance probability per draft position; probabilities 0 and 1 need no random number."""
+    """Conditional acceptance probability per draft position.
+
+    Every verified draft is drawn until one fails, whatever output is left for it; certain acceptance needs no draw.
+    """
 
     def __init__(self, probabilities: tuple[float, ...], seed: int) -> None:
         self.probabilities = probabilities
-        self.random = random.Random(seed)
+        self.draws = _draws(seed)
 
-    def accepted(self, limit: int) -> int:
-        """Leading acceptances among the first `limit` drafts, stopping at the first failure."""
-        for position, probability in enumerate(self.probabilities[:limit]):
-            if probability <= 0.0 or (probability < 1.0 and self.random.random() >= probability):
+    def accepted(self, drafts: int) -> int:
+        """Leading acceptances among the first `drafts`."""
+        for position, probability in enumerate(self.probabilities[:drafts]):
+            if probability < 1.0 and next(self.draws) >= probability:
                 return position
-        return min(limit, len(self.probabilities))
+        return min(drafts, len(self.probabilities))
+
+
+def _draws(seed: int) -> Iterator[float]:
+    """The uniform draws of one rank."""
+    stream = RandomStream(seed)
+    while True:
+        yield from stream.uniforms(_DRAWS_AT_ONCE).tolist()

@@ -1,11 +1,14 @@
-"""The clock of an aggregated fleet: what happens at one instant, and in which order (traffic specification, section 1)."""
+"""The clock of an aggregated fleet: what happens at one instant, in which order (traffic specification, 1)."""
 
 from math import inf
 
+from app.schemas.status import ReasonCode
 from tests.reference.engine_group import EngineGroup
+from tests.reference.kv_routing import KvRouting
 from tests.reference.releases import Releases
 from tests.reference.routing import RoundRobin
 from tests.reference.sequence import Sequence
+from workers.errors import StuckError
 from workers.replay.fleet import Fleet
 from workers.replay.outcomes import COMPLETED, REJECTED
 from workers.traffic.requests import RequestBatch
@@ -19,7 +22,8 @@ class AggregatedReplay:
     def __init__(self, fleet: Fleet, batch: RequestBatch, sequences: list[Sequence]) -> None:
         assert fleet.agg is not None
         self.groups = [EngineGroup(fleet.agg, number) for number in range(fleet.agg.replicas)]
-        self.router = RoundRobin(fleet.agg.replicas, fleet.agg.attention_dp)
+        self.round_robin = RoundRobin(fleet.agg.replicas, fleet.agg.attention_dp)
+        self.kv_routing = KvRouting(fleet.router, fleet.agg) if fleet.router else None
         self.releases = Releases(batch, sequences)
         self.stop_after_ms = inf if batch.stop_after_ms is None else batch.stop_after_ms
         self.decode_replicas = fleet.agg.replicas
@@ -43,18 +47,32 @@ class AggregatedReplay:
         for group in self.groups:
             if group.end_ms is None or group.end_ms > self.now:
                 continue
-            for seq in group.finish_pass():
+            ended = group.finish_pass()
+            if self.kv_routing:
+                self._tell_router(self.kv_routing, group, ended)
+            for seq in ended:
                 seq.status = REJECTED if seq.index in group.rejected else COMPLETED
                 seq.end_ms = self.now
                 self.releases.ended(seq, self.now)
             self.computed_prefill += sum(result.computed_prefill for result in group.results)
 
+    @staticmethod
+    def _tell_router(routing: KvRouting, group: EngineGroup, ended: list[Sequence]) -> None:
+        for result in group.results:
+            for seq, _ in result.emitted:
+                routing.emitted(seq)
+        for seq in ended:
+            routing.ended(seq)
+        for rank, engine in enumerate(group.ranks):
+            routing.published(group.number, rank, engine.cached_keys())
+
     def _release(self) -> None:
         for seq in self.releases.pop_due(self.now):
-            seq.worker, seq.dp_rank = self.router.pick()
+            place = self.kv_routing.pick(seq) if self.kv_routing else self.round_robin.pick()
+            seq.worker, seq.dp_rank = place
             self.groups[seq.worker].ranks[seq.dp_rank].submit(seq)
 
     def _start_passes(self) -> None:
         for group in self.groups:
-            if not group.is_busy and group.has_work:
-                group.start_pass(self.now)
+            if not group.is_busy and group.has_work and not group.start_pass(self.now):
+                raise StuckError(ReasonCode.REPLAY_STUCK, f"engine {group.number} cannot go on at {self.now} ms")

@@ -1,11 +1,10 @@
 """One replica: a group of attention-DP ranks that start and end their passes together (R-DP)."""
 
-from app.schemas.status import ReasonCode
 from tests.reference.acceptance import Acceptance
+from tests.reference.handoff_ranks import SglangDecodeRank, SglangPrefillRank, VllmDecodeRank, VllmPrefillRank
 from tests.reference.sequence import PassResult, Sequence
 from tests.reference.sglang import SglangRank
 from tests.reference.vllm import VllmRank
-from workers.errors import StuckError
 from workers.replay.fleet import Pool
 
 
@@ -16,7 +15,7 @@ class EngineGroup:
         self.number = number
         self.pool = pool
         ranks = range(pool.attention_dp)
-        self.ranks = [_rank(pool, number * pool.attention_dp + r) for r in ranks]
+        self.ranks = [_rank(pool, pool.acceptance_seed + number * pool.attention_dp + rank) for rank in ranks]
         self.end_ms: float | None = None
         self.group_pass = 0
         self.blocked_prefills = 0
@@ -32,20 +31,22 @@ class EngineGroup:
         """True while any rank has waiting or running sequences."""
         return any(rank.has_work for rank in self.ranks)
 
-    def start_pass(self, now: float) -> None:
-        """Every rank with work runs its own pass; the group ends with the slowest."""
+    def start_pass(self, now: float) -> bool:
+        """Every rank with work runs its own pass; the group ends with the slowest. False if nothing could be done."""
         if not any(rank.running for rank in self.ranks):
             self._open_gate()
         may_prefill = self.blocked_prefills == 0
-        self.results = [rank.run_pass(now, self.group_pass, may_prefill) for rank in self.ranks if rank.has_work]
+        results = [rank.run_pass(now, self.group_pass, may_prefill) for rank in self.ranks if rank.has_work]
+        duration = max(result.duration_ms for result in results)
+        if duration == 0.0 and not any(result.effect for result in results):
+            return False
+        self.results = results
         self.group_pass += 1
         self.blocked_prefills = max(0, self.blocked_prefills - 1)
-        if any(result.did_prefill for result in self.results):
+        if any(result.did_prefill for result in results):
             self.blocked_prefills = self.pool.prefill_decode_interval
-        duration = max(result.duration_ms for result in self.results)
-        if duration == 0.0 and not any(result.effect for result in self.results):
-            raise StuckError(ReasonCode.REPLAY_STUCK, f"engine {self.number} cannot make progress at {now} ms")
         self.end_ms = now + duration
+        return True
 
     def _open_gate(self) -> None:
         """Passes that may not prefill and have nothing to decode take no time; they restore SGLang's start ratio."""
@@ -74,6 +75,14 @@ class EngineGroup:
         return {seq.index for result in self.results for seq in result.rejected}
 
 
-def _rank(pool: Pool, seed: int) -> VllmRank | SglangRank:
+Rank = VllmRank | SglangRank
+
+
+def _rank(pool: Pool, seed: int) -> Rank:
     acceptance = Acceptance(pool.acceptance, seed)
-    return SglangRank(pool, acceptance) if pool.backend == "sglang" else VllmRank(pool, acceptance)
+    is_sglang = pool.backend == "sglang"
+    if pool.role == "prefill":
+        return SglangPrefillRank(pool, acceptance) if is_sglang else VllmPrefillRank(pool, acceptance)
+    if pool.role == "decode":
+        return SglangDecodeRank(pool, acceptance) if is_sglang else VllmDecodeRank(pool, acceptance)
+    return SglangRank(pool, acceptance) if is_sglang else VllmRank(pool, acceptance)

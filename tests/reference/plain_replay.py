@@ -4,6 +4,7 @@ Rules: replay-engine specification (engine), traffic specification (clock, order
 """
 
 from tests.reference.aggregated import AggregatedReplay
+from tests.reference.disaggregated import DisaggregatedReplay
 from tests.reference.outcomes import outcomes_of
 from tests.reference.sequence import sequences
 from workers.replay.fleet import Fleet
@@ -12,8 +13,11 @@ from workers.traffic.requests import RequestBatch
 
 
 def replay(fleet: Fleet, batch: RequestBatch) -> Outcomes:
-    """Replay every request; times in ms from 0. Raises StuckError where the modelled engine makes no progress."""
+    """Replay every request; times in ms from 0. Raises StuckError where the modelled engine makes no progress,
+    NotImplementedError for KV-aware routing of disaggregated fleets."""
+    if fleet.router and not fleet.agg:
+        raise NotImplementedError("KV-aware routing of disaggregated fleets")
     seqs = sequences(batch)
-    run = AggregatedReplay(fleet, batch, seqs)
+    run = AggregatedReplay(fleet, batch, seqs) if fleet.agg else DisaggregatedReplay(fleet, batch, seqs)
     run.run()
     return outcomes_of(batch, seqs, run)

@@ -33,17 +33,6 @@ class RadixTree:
         self.size = 0
         self.evictable = 0
 
-    def matched(self, tokens: Tokens) -> int:
-        """Tokens of the longest cached prefix of whole pages; changes nothing."""
-        node, matched = self.root, 0
-        while (child := self._child(node, tokens[matched:])) is not None:
-            common = self._common_pages(child.tokens, tokens[matched:])
-            matched += common
-            if common < len(child.tokens):
-                break
-            node = child
-        return matched
-
     def match(self, tokens: Tokens) -> tuple[Node, int]:
         """Deepest node covering a prefix of whole pages, and its length; every node on the way is refreshed.
 
@@ -60,26 +49,39 @@ class RadixTree:
                 child = self._split(child, common)
             node, matched = child, matched + common
 
-    def insert(self, tokens: Tokens, held: Node) -> tuple[Node, int]:
+    def peek(self, tokens: Tokens) -> int:
+        """Length of the cached prefix of whole pages, leaving the tree and its ages as they are."""
+        node, matched = self.root, 0
+        while (child := self._child(node, tokens[matched:])) is not None:
+            common = self._common_pages(child.tokens, tokens[matched:])
+            matched += common
+            if common < len(child.tokens):
+                break
+            node = child
+        return matched
+
+    def insert(self, tokens: Tokens, holder: Node) -> tuple[Node, int]:
         """Add a sequence of whole pages; returns its last node and how many of its tokens were there already.
 
-        `held` is the node the owner of the sequence has locked. A leaf that nobody else has locked grows.
+        A leaf that no other sequence holds than the inserting one (`holder`) grows in place instead of getting a child.
         """
         node, matched = self.match(tokens)
         if matched == len(tokens):
             return node, matched
-        if node is not self.root and not node.children and node.locks == (1 if node is held else 0):
-            added = tokens[matched:]
-            node.tokens = np.concatenate([node.tokens, added])
-            node.access = next(self.clock)
-            self.size += len(added)
-            self.evictable += len(added) if node.locks == 0 else 0
+        self.size += len(tokens) - matched
+        if node.locks == (1 if node is holder else 0) and not node.children and node.parent is not None:
+            node.tokens = tokens[matched - len(node.tokens) :].copy()
+            self.evictable += len(tokens) - matched if node.locks == 0 else 0
             return node, matched
-        leaf = Node(tokens[matched:].copy(), node, next(self.clock))
+        leaf = Node(tokens[matched:].copy(), node, node.access if node.parent else next(self.clock))
         node.children[self._first_page(leaf.tokens)] = leaf
-        self.size += len(leaf.tokens)
         self.evictable += len(leaf.tokens)
         return leaf, matched
+
+    def sequences(self) -> list[Tokens]:
+        """The longest sequences held: one per leaf, from the root."""
+        paths = [list(self._path(leaf))[::-1] for leaf in self._leaves(self.root)]
+        return [np.concatenate([step.tokens for step in path]) for path in paths]
 
     def lock(self, node: Node) -> None:
         """Protect the path from the root to `node`."""

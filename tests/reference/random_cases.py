@@ -38,7 +38,8 @@ def random_case(
         return Fleet(agg=random_pool(rng, "agg", backend, longest, chosen)), batch
     prefill = random_pool(rng, "prefill", backend, longest, chosen)
     decode = random_pool(rng, "decode", backend, longest, chosen)
-    decode = replace(decode, block_size=prefill.block_size, acceptance=prefill.acceptance)
+    shared = {name: getattr(prefill, name) for name in ("block_size", "acceptance", "context_length")}
+    decode = replace(decode, **shared)
     if decode.num_blocks * decode.block_size < longest:
         decode = replace(decode, num_blocks=-(-2 * longest // decode.block_size))
     return Fleet(prefill=prefill, decode=decode, transfer=_random_transfer(rng)), batch

@@ -1,4 +1,4 @@
-"""When requests are released: arrival clock, think time between turns, closed loop (traffic specification, section 2)."""
+"""When requests are released: arrival clock, think time, closed loop (traffic specification, section 2)."""
 
 import heapq
 

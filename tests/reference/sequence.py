@@ -24,7 +24,7 @@ class Sequence:
     prompt: int
     max_output: int
     tokens: NDArray[np.int64]
-    arrival_ms: float = 0.0
+    arrival_ms: float = float("nan")
     generated: int = 0
     computed: int = 0
     admissions: list[tuple[float, int]] = field(default_factory=list)

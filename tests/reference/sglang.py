@@ -6,6 +6,7 @@ Room is counted in tokens: free ones, the tree's (shared, evictable when unlocke
 from dataclasses import dataclass
 
 from tests.reference.acceptance import Acceptance
+from tests.reference.block_pool import chain_hashes
 from tests.reference.radix_tree import Node, RadixTree
 from tests.reference.sequence import PassResult, Sequence
 from workers.replay.fleet import Pool
@@ -49,11 +50,16 @@ class SglangRank:
         self.held: dict[Sequence, Held] = {}
         self.start_ratio = START_RATIO_DP if pool.attention_dp > 1 else START_RATIO
         self.ratio = self.start_ratio
+        self.others_wait = False
 
     @property
     def has_work(self) -> bool:
         """True while any sequence waits or runs here."""
         return bool(self.waiting or self.running)
+
+    def cached_keys(self) -> set[int]:
+        """Chain hashes of the pages that the tree holds now."""
+        return {key for tokens in self.tree.sequences() for key in chain_hashes(tokens, self.page)}
 
     def submit(self, seq: Sequence) -> None:
         """A request arrives; its output is clamped to the context limit."""
@@ -62,11 +68,11 @@ class SglangRank:
             seq.max_output = min(seq.max_output, max(0, limit - seq.prompt))
         self.waiting.append(seq)
 
-    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:  # noqa: ARG002
+    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:
         """Prefill if a batch can be formed, else decode everything that runs."""
         result = PassResult()
-        self._refuse_too_long(result)
-        batch = self._form_batch(now, result) if may_prefill else []
+        self._reject_too_long(result)
+        batch = self._form_batch(now) if may_prefill else []
         if batch:
             self._prefill(batch, result)
         elif self.running:
@@ -74,8 +80,8 @@ class SglangRank:
         result.effect = result.effect or bool(batch or result.emitted or result.rejected)
         return result
 
-    def _refuse_too_long(self, result: PassResult) -> None:
-        """Prompts that reach the context limit leave the queue, wherever they stand."""
+    def _reject_too_long(self, result: PassResult) -> None:
+        """Prompts at or over the context limit leave wherever they wait, even if no slot is free."""
         limit = self.pool.context_length
         if limit is not None:
             result.rejected = [seq for seq in self.waiting if seq.prompt >= limit]
@@ -83,7 +89,7 @@ class SglangRank:
 
     # ---- prefill
 
-    def _form_batch(self, now: float, result: PassResult) -> list[Member]:
+    def _form_batch(self, now: float) -> list[Member]:
         """Take heads of the queue while chunk budget, slots and room last; the first that fails blocks the rest."""
         batch: list[Member] = []
         promised = sum(min(s.remaining_output, RESERVED_OUTPUT_LIMIT) for s in self.running)
@@ -91,7 +97,7 @@ class SglangRank:
         budget = CHUNK_BUDGET_TOKENS // self.pool.attention_dp
         while self.waiting and budget > 0 and len(batch) < self.pool.max_num_seqs - len(self.running):
             seq = self.waiting[0]
-            start = self._start(seq)
+            start = self._cached_tokens(seq)
             missing = seq.length - start
             reserve = min(seq.remaining_output, RESERVED_OUTPUT_LIMIT)
             if self._pages(missing) > budget:
@@ -109,26 +115,27 @@ class SglangRank:
             batch.append(Member(seq, start, start + missing))
         return batch
 
-    def _start(self, seq: Sequence) -> int:
-        """What the sequence has computed, or what the tree holds of it; all but the last token if it wants output.
-
-        Only looked up: a head that is not admitted does not refresh its prefix.
-        """
+    def _cached_tokens(self, seq: Sequence) -> int:
+        """Where the sequence starts: what it has computed, or what the tree holds, but for the last token before an output."""
         if seq in self.held:
             return seq.computed
         if not self.pool.prefix_caching:
             return 0
-        return self.tree.matched(seq.tokens[: seq.length - (seq.max_output > 0)])
+        return self.tree.peek(seq.tokens[: max(0, seq.length - (seq.max_output > 0))])
 
     def _hold(self, seq: Sequence, start: int, room: int) -> bool:
-        """Lock the cached prefix and allocate `room` tokens beyond it; all or nothing."""
-        node = self.held[seq].node if seq in self.held else self.tree.match(seq.tokens[:start])[0]
-        self.tree.lock(node)
-        fits = self._allocate(room)
-        if seq in self.held or not fits:
-            self.tree.unlock(node)
+        """Lock (and only now refresh) the cached prefix and allocate `room` tokens beyond it; all or nothing."""
+        if seq in self.held:
+            fits = self._allocate(room)
+        else:
+            node, _ = self.tree.match(seq.tokens[:start])
+            self.tree.lock(node)
+            self.held[seq] = Held(node, start)
+            fits = self._allocate(room)
         if fits:
-            self.held.setdefault(seq, Held(node, start)).own += room
+            self.held[seq].own += room
+        elif seq.computed == 0:
+            self.tree.unlock(self.held.pop(seq).node)
         return fits
 
     def _prefill(self, batch: list[Member], result: PassResult) -> None:
@@ -147,7 +154,7 @@ class SglangRank:
         self._first_tokens([m.seq for m in batch if m.seq not in cut], result)
 
     def _first_tokens(self, complete: list[Sequence], result: PassResult) -> None:
-        """One token each. Those that end here need no slot; if the others' slots do not all fit, their token waits."""
+        """One token each. Those that end here need no slot; if the others' slots do not all fit, their tokens wait."""
         last = [seq for seq in complete if seq.remaining_output <= 1]
         others = [seq for seq in complete if seq not in last]
         need = sum(self._pages(seq.length + 1) - self._pages(seq.length) for seq in others)
@@ -161,7 +168,7 @@ class SglangRank:
                 result.emitted.append((seq, 1))
         self.running += others
         for seq in last:
-            self._finish(seq, seq.computed, result)
+            self._finish(seq, result)
 
     # ---- decode
 
@@ -169,7 +176,7 @@ class SglangRank:
         """Every running sequence gets a slot and a token (or a burst), after retracting what the room cannot hold."""
         retracted = self._retract_until_it_fits()
         result.effect = retracted
-        if self._shortage() > 0:
+        if self._need() > self.free + self.tree.evictable:
             return
         total = sum(s.length for s in self.running)
         count = len(self.running)
@@ -179,14 +186,15 @@ class SglangRank:
             self.ratio = max(RATIO_FLOOR * self.start_ratio, self.ratio - fall)
         self.free += self.tree.evict(self._need() - self.free)
         for seq in self.running:
-            tokens = 1 + self.acceptance.accepted(self._burst(seq) - 1)
+            tokens = min(1 + self.acceptance.accepted(len(self.pool.acceptance)), self._burst(seq))
             assert self._grow(seq, seq.length + tokens), "room for the burst was checked"
             seq.generated += tokens
             result.emitted.append((seq, tokens))
-        finished = [seq for seq in self.running if seq.remaining_output <= 0]
-        self.running = [seq for seq in self.running if seq not in finished]
-        for seq in finished:
-            self._finish(seq, seq.length, result)
+        for seq in list(self.running):
+            if seq.remaining_output <= 0:
+                self.running.remove(seq)
+                seq.computed = seq.length
+                self._finish(seq, result)
 
     def _burst(self, seq: Sequence) -> int:
         """Most tokens one decode step can give this sequence."""
@@ -196,14 +204,10 @@ class SglangRank:
         """Tokens of new pages for the longest bursts the next decode pass can bring."""
         return sum(self._pages(s.length + self._burst(s)) - self._pages(s.length) for s in self.running)
 
-    def _shortage(self) -> int:
-        """Tokens the next decode pass needs beyond the free and the evictable ones."""
-        return self._need() - self.free - self.tree.evictable
-
     def _retract_until_it_fits(self) -> bool:
         """Send sequences back to the queue until the others fit, and lower the trust in early finishes."""
         retracted = False
-        while self._shortage() > 0 and len(self.running) > 1:
+        while self._need() > self.free + self.tree.evictable and len(self.running) > 1:
             self._retract(min(reversed(self.running), key=lambda s: (s.generated, -s.prompt)))
             retracted = True
         if retracted:
@@ -214,9 +218,7 @@ class SglangRank:
     def _retract(self, victim: Sequence) -> None:
         """Its own room is freed, its cached prefix unlocked; it queues again, last, as a prompt of all its tokens."""
         self.running.remove(victim)
-        held = self.held.pop(victim)
-        self.free += held.own
-        self.tree.unlock(held.node)
+        self._let_go(victim)
         self.free += self.tree.evict(RETRACT_STEPS * len(self.running) - self.free)
         victim.computed = 0
         self.waiting.append(victim)
@@ -255,10 +257,17 @@ class SglangRank:
         held.own -= whole - held.shared
         held.node, held.shared = node, whole
 
-    def _finish(self, seq: Sequence, tokens: int, result: PassResult) -> None:
-        """The `tokens` that have a slot stay in the tree, unlocked; the rest is freed."""
-        self._publish(seq, tokens)
+    def _finish(self, seq: Sequence, result: PassResult) -> None:
+        self._leave(seq)
+        result.finished.append(seq)
+
+    def _leave(self, seq: Sequence) -> None:
+        """All computed tokens stay in the tree, unlocked; the rest is freed. The last token of a prefill has no slot."""
+        self._publish(seq, seq.computed)
+        self._let_go(seq)
+
+    def _let_go(self, seq: Sequence) -> None:
+        """Free what the sequence owns and unlock what it shares."""
         held = self.held.pop(seq)
         self.tree.unlock(held.node)
         self.free += held.own
-        result.finished.append(seq)

@@ -14,7 +14,7 @@ class ConstantTimes:
         """`prefill` if there is anything to compute."""
         return self.prefill if n > 0 and isl > prefix else 0.0
 
-    def decode_ms(self, n: int, total_context: int, mean_context: int) -> float:  # noqa: ARG002
+    def decode_ms(self, n: int, total_context: int, mean_context: int) -> float:
         """`decode`, whatever the batch."""
         return self.decode
 

@@ -6,9 +6,11 @@ All decisions and state changes of a pass are taken at its start; tokens carry t
 from dataclasses import dataclass, field
 from math import ceil
 
+from app.schemas.status import ReasonCode
 from tests.reference.acceptance import Acceptance
 from tests.reference.block_pool import Block, BlockPool, chain_hashes
 from tests.reference.sequence import PassResult, Sequence
+from workers.errors import StuckError
 from workers.replay.fleet import Pool
 
 
@@ -20,11 +22,15 @@ class PassWork:
     before: dict[Sequence, int] = field(default_factory=dict)
     scheduled: dict[Sequence, int] = field(default_factory=dict)
     charged: dict[Sequence, int] = field(default_factory=dict)
+    admitted: set[Sequence] = field(default_factory=set)
     preempted: bool = False
+    lost_running: bool = False
 
 
 class VllmRank:
     """Queues, block pool and scheduler of one rank."""
+
+    bills_prefill = True
 
     def __init__(self, pool: Pool, acceptance: Acceptance) -> None:
         self.pool = pool
@@ -33,17 +39,28 @@ class VllmRank:
         self.blocks = BlockPool(pool.num_blocks, retain=pool.prefix_caching)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        self.reserved: list[Sequence] = []
         self.held: dict[Sequence, list[Block]] = {}
         self.keys: dict[Sequence, list[int]] = {}
         self.may_prefill = False
+        self.others_wait = False
 
     @property
     def has_work(self) -> bool:
         """True while any sequence waits or runs here."""
         return bool(self.waiting or self.running)
 
+    def cached_keys(self) -> set[int]:
+        """Chain hashes of the blocks that can be found now."""
+        return set(self.blocks.copies)
+
     def submit(self, seq: Sequence) -> None:
-        """A request arrives; TensorRT-LLM clamps its output to what the pool and the context can hold."""
+        """A request arrives and queues."""
+        self.accept(seq)
+        self.waiting.append(seq)
+
+    def accept(self, seq: Sequence) -> None:
+        """TensorRT-LLM clamps the output to what the pool and the context can hold."""
         if self.is_trt:
             capacity = self.pool.num_blocks * self.pool.block_size
             if seq.prompt < capacity:
@@ -51,9 +68,8 @@ class VllmRank:
             if self.pool.context_length is not None:
                 seq.max_output = min(seq.max_output, max(0, self.pool.context_length - seq.prompt))
         self.keys[seq] = chain_hashes(seq.tokens, self.pool.block_size)
-        self.waiting.append(seq)
 
-    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:  # noqa: ARG002
+    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:
         """Form one pass at `now`, advance every sequence in it and say how long it takes."""
         work = PassWork(budget=self.pool.max_num_batched_tokens)
         result = PassResult()
@@ -62,13 +78,14 @@ class VllmRank:
         if not work.preempted:
             self._admit(now, work, result, defer)
         ready = [s for s in self.running if s.computed == s.length and s.remaining_output > 0]
+        self._bill_prefill(work, result)
         bursts = self._make_room_for_bursts(work, ready)
         ready = [s for s in ready if s in self.held]
         if not defer and not work.preempted:
             self.may_prefill = bool(self.waiting)
-        self._bill(work, ready, result)
-        result.effect = bool(work.scheduled or work.preempted or result.rejected or ready)
+        self._bill_decode(work, ready, result)
         self._emit(ready, bursts, result)
+        result.effect = bool(work.scheduled or work.lost_running or result.rejected or ready or result.finished)
         return result
 
     # ---- phase A and B
@@ -87,15 +104,22 @@ class VllmRank:
                 break
             tokens = min(missing, work.budget)
             if tokens and self._grow_or_preempt(seq, seq.computed + tokens, work):
-                drafts = self._drafts(seq) if self._is_decoding(seq) and not self.is_trt else 0
+                drafts = self._drafts if self._is_decoding(seq) and not self.is_trt else 0
                 self._schedule(seq, seq.computed, tokens, min(tokens + drafts, work.budget), work)
 
     def _admit(self, now: float, work: PassWork, result: PassResult, defer: bool) -> None:
         """Phase B: strictly first come first served; the first head that does not fit ends the phase."""
-        while self.waiting and len(self.running) < self.pool.max_num_seqs:
-            seq = self.waiting[0]
+        while len(self.running) < self.pool.max_num_seqs:
+            seq = self._next_waiting()
+            if seq is None:
+                return
+            if seq in self.reserved:  # its KV arrived ready-made: a slot is all it needs
+                self.reserved.remove(seq)
+                self._run(seq, now, 0)
+                work.admitted.add(seq)
+                continue
             if self._can_never_run(seq):
-                self.waiting.pop(0)
+                self.waiting.remove(seq)
                 self.keys.pop(seq)
                 result.rejected.append(seq)
                 continue
@@ -109,12 +133,19 @@ class VllmRank:
             tokens = min(missing, work.budget)
             if missing and not tokens:
                 return
-            self.waiting.pop(0)
-            self.running.append(seq)
             fresh = self._blocks_for(hit_tokens + tokens) - len(hits)
             self.held[seq] = self.blocks.take(fresh, hits)
-            seq.admissions.append((now, hit_tokens))
+            self._run(seq, now, hit_tokens)
+            work.admitted.add(seq)
             self._schedule(seq, hit_tokens, tokens, tokens, work)
+
+    def _next_waiting(self) -> Sequence | None:
+        return self.waiting[0] if self.waiting else None
+
+    def _run(self, seq: Sequence, now: float, hit_tokens: int) -> None:
+        self.waiting.remove(seq)
+        self.running.append(seq)
+        seq.admissions.append((now, hit_tokens))
 
     def _schedule(self, seq: Sequence, before: int, tokens: int, charge: int, work: PassWork) -> None:
         """The sequence computes `tokens` more; blocks it fills can be found at once, within the same pass."""
@@ -170,7 +201,7 @@ class VllmRank:
         available = self.pool.num_blocks - self.blocks.active
         if not self.is_trt:
             return self._blocks_for(seq.length) - shared <= available
-        promised = sum(self._full_need(s) - len(self.held[s]) for s in self.running)
+        promised = sum(self._full_need(s) - len(self.held[s]) for s in self.running + self.reserved)
         return self._full_need(seq) - shared <= available - promised
 
     def _full_need(self, seq: Sequence) -> int:
@@ -186,6 +217,8 @@ class VllmRank:
     def _grow_or_preempt(self, seq: Sequence, tokens: int, work: PassWork) -> bool:
         """Room for `tokens`, at the cost of the most recently admitted ones; False if that is the sequence itself."""
         while not self._grow(seq, tokens):
+            if self.blocks.active == len(self.held[seq]):
+                raise StuckError(ReasonCode.REPLAY_STUCK, f"request {seq.index} outgrew the KV pool it has alone")
             victim = self.running[-1]
             self._preempt(victim, work)
             if victim is seq:
@@ -202,21 +235,25 @@ class VllmRank:
         work.before.pop(victim, None)
         work.scheduled.pop(victim, None)
         work.preempted = True
+        work.lost_running |= victim not in work.admitted
 
     # ---- speculation
 
-    def _drafts(self, seq: Sequence) -> int:
+    @property
+    def _drafts(self) -> int:
         return len(self.pool.acceptance)
 
     def _make_room_for_bursts(self, work: PassWork, ready: list[Sequence]) -> dict[Sequence, int]:
         """Tokens each ready sequence may emit at most; with speculation their room is taken before timing."""
         bursts: dict[Sequence, int] = {}
+        self.drafts: dict[Sequence, int] = {}
         for seq in ready:
             if seq not in self.held:
                 continue
             fresh = self._is_fresh(seq, work) and not self.is_trt
             drafts = 0 if fresh else self._drafts_that_fit(seq, work)
             bursts[seq] = min(1 + drafts, seq.remaining_output)
+            self.drafts[seq] = drafts
             if self.pool.acceptance:
                 self._grow_or_preempt(seq, seq.length + bursts[seq], work)
         return bursts
@@ -224,17 +261,18 @@ class VllmRank:
     def _drafts_that_fit(self, seq: Sequence, work: PassWork) -> int:
         """Drafts verified beside the one certain token: what the budget left of them (vLLM), all (TensorRT-LLM)."""
         if self.is_trt:
-            return self._drafts(seq)
-        return work.charged[seq] - work.scheduled[seq]
+            return self._drafts
+        return work.charged.get(seq, 0) - work.scheduled.get(seq, 0)
 
     def _is_fresh(self, seq: Sequence, work: PassWork) -> bool:
         """Computed its last prompt token in this pass and has no token yet."""
-        return seq.generated == 0 and work.before[seq] < min(work.before[seq] + work.scheduled[seq], seq.prompt)
+        before = work.before.get(seq, seq.computed)
+        return seq.generated == 0 and before < min(before + work.scheduled.get(seq, 0), seq.prompt)
 
     # ---- timing and output
 
-    def _bill(self, work: PassWork, ready: list[Sequence], result: PassResult) -> None:
-        """Prefill of the prompt tokens computed now plus one decode step of all ready ones that are not fresh."""
+    def _bill_prefill(self, work: PassWork, result: PassResult) -> None:
+        """The prompt tokens computed now, also those of a sequence that loses its room before it emits."""
         starts, ends = [], []
         for seq, tokens in work.scheduled.items():
             before = work.before[seq]
@@ -244,20 +282,22 @@ class VllmRank:
                 starts.append(start)
                 ends.append(end)
         result.did_prefill = bool(ends)
+        count = len(ends)
+        if self.bills_prefill and count and sum(ends) // count > sum(starts) // count:
+            result.duration_ms += self.pool.step_times.prefill_ms(count, sum(ends) // count, sum(starts) // count)
+
+    def _bill_decode(self, work: PassWork, ready: list[Sequence], result: PassResult) -> None:
+        """One decode step of all ready sequences that are not fresh."""
         burst_on_first = self.is_trt and bool(self.pool.acceptance)
         decoding = [s for s in ready if burst_on_first or not self._is_fresh(s, work)]
-        times = self.pool.step_times
-        count = len(ends)
-        if count and sum(ends) // count > sum(starts) // count:
-            result.duration_ms += times.prefill_ms(count, sum(ends) // count, sum(starts) // count)
         if decoding:
             total = sum(s.length for s in decoding)
-            result.duration_ms += times.decode_ms(len(decoding), total, total // len(decoding))
+            result.duration_ms += self.pool.step_times.decode_ms(len(decoding), total, total // len(decoding))
 
     def _emit(self, ready: list[Sequence], bursts: dict[Sequence, int], result: PassResult) -> None:
         """Every ready sequence gets its token or burst; finished ones leave and release their blocks."""
         for seq in ready:
-            tokens = 1 + self.acceptance.accepted(bursts[seq] - 1)
+            tokens = min(1 + self.acceptance.accepted(self.drafts.get(seq, 0)), bursts[seq])
             if self.pool.context_length is not None:
                 tokens = min(tokens, self.pool.context_length - seq.length)
             before = seq.computed
@@ -271,6 +311,10 @@ class VllmRank:
             done = seq.remaining_output <= 0 and seq.computed >= seq.length - (seq.generated > 0)
             if done or (at_limit and seq.generated > 0):
                 self.running.remove(seq)
-                self.blocks.release(self.held.pop(seq))
-                del self.keys[seq]
+                self._leave(seq)
                 result.finished.append(seq)
+
+    def _leave(self, seq: Sequence) -> None:
+        """A sequence is done here and gives its blocks back."""
+        self.blocks.release(self.held.pop(seq))
+        del self.keys[seq]

@@ -9,6 +9,7 @@ from workers.replay import kv_cache, state
 from workers.replay.backends.sglang_state import add_sglang
 from workers.replay.fleet import Pool
 from workers.replay.prefix_tree import PrefixTree, prefix_tree
+from workers.replay.radix import OVERFLOW
 from workers.replay.state import State
 from workers.traffic.requests import RequestBatch
 
@@ -18,7 +19,7 @@ _FIRST_GAPS = 4096
 _EMPTY = {
     name: np.zeros((0, columns) if columns else 0, dtype=dtype)
     for name, (dtype, columns) in state.SHAPES.items()
-    if name.startswith("sgl_") or name in ("decode_table", "memo_keys", "memo_values", "timing", "rates")
+    if name.startswith("sgl_") or name in ("decode_table", "memo_keys", "memo_values", "timing", "rates", "draws")
 }
 
 
@@ -58,8 +59,11 @@ def tree_of(batch: RequestBatch, block_size: int, by_block: bool) -> PrefixTree:
     return kept[1]
 
 
-def build(pool: Pool, batch: RequestBatch) -> State:
-    """State of a replay at time 0, without step times. Array meanings: see state."""
+def build(pool: Pool, batch: RequestBatch, radix_nodes: int | None = None) -> State:
+    """State of a replay at time 0, without step times. Array meanings: see state.
+
+    radix_nodes: room of SGLang's radix trees, None for a size that suffices for most loads; see `radix_overflow`.
+    """
     output = effective_output(pool, batch)
     tree = tree_of(batch, pool.block_size, by_block=bool(pool.acceptance))
     found = sessions(batch)
@@ -88,8 +92,14 @@ def build(pool: Pool, batch: RequestBatch) -> State:
         **_EMPTY,
     )
     if pool.backend == "sglang":
-        add_sglang(st, pool, batch)
+        add_sglang(st, pool, batch, radix_nodes)
     return st
+
+
+def radix_overflow(st: State) -> bool:
+    """True when the replay stopped because SGLang's radix trees ran out of nodes."""
+    counters = st["sgl_counters"]
+    return counters.size > 0 and bool(counters[OVERFLOW])
 
 
 def effective_output(pool: Pool, batch: RequestBatch) -> NDArray[np.int64]:

@@ -1,32 +1,65 @@
-"""Which draft tokens a speculative decode step accepts: a function of request and position, not of event order."""
+"""Which draft tokens a speculative decode step accepts, draw for draw as the modelled engine.
+
+Every rank has a stream of its own, seeded by the pool's acceptance seed plus its rank number; every verified draft is drawn
+until one fails. Certain acceptance needs no draw. `draws` holds NUM_DRAWS numbers of every rank's stream, made by the host
+(`extend_draws`) before a pass could run out of them.
+"""
 
 import numpy as np
-from numba import njit
 
-from workers.replay.state import GENERATED, NUM_DRAFTS, acceptance_of, limits_of, requests_of
+from workers.replay.compiled import inner
+from workers.replay.fleet import Pool
+from workers.replay.state import (
+    DRAWS_USED,
+    NUM_DRAFTS,
+    NUM_DRAWS,
+    NUM_RUNNING,
+    State,
+    acceptance_of,
+    draws_of,
+    limits_of,
+    numbers_of,
+    ranks_of,
+)
+from workers.traffic.random_stream import RandomStream
+
+_FIRST_DRAWS = 1024
 
 
-@njit(cache=True, nogil=True)
-def accepted_drafts(st, r, limit):  # type: ignore[no-untyped-def]
-    """Leading acceptances among `limit` drafts of request r after its `generated` tokens."""
-    limit = min(limit, limits_of(st)[NUM_DRAFTS])
-    for draft in range(limit):
-        probability = acceptance_of(st)[draft]
-        if probability <= 0.0:
-            return draft
-        if probability < 1.0 and _uniform(r, requests_of(st)[r, GENERATED] + draft) >= probability:
-            return draft
-    return limit
+@inner
+def accepted_drafts(st, s, drafts):  # type: ignore[no-untyped-def]
+    """Leading acceptances among `drafts` verified drafts of one request of rank s."""
+    rank, chance = ranks_of(st), acceptance_of(st)
+    known = numbers_of(st)[NUM_DRAWS]
+    drafts = min(drafts, limits_of(st)[NUM_DRAFTS])
+    for position in range(drafts):
+        if chance[position] >= 1.0:
+            continue
+        if known == 0:
+            return position
+        draw = draws_of(st)[s * known + rank[s, DRAWS_USED]]
+        rank[s, DRAWS_USED] += 1
+        if draw >= chance[position]:
+            return position
+    return drafts
 
 
-@njit(cache=True, nogil=True)
-def _uniform(r, position):  # type: ignore[no-untyped-def]
-    """A number in [0, 1) for one request and token position (SplitMix64 of both, seed 42)."""
-    mixed = (
-        np.uint64(42)
-        + np.uint64(r) * np.uint64(0x9E3779B97F4A7C15)
-        + np.uint64(position) * np.uint64(0xD1B54A32D192ED03)
-    )
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.float64((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+@inner
+def draws_suffice(st, s):  # type: ignore[no-untyped-def]
+    """True when rank s cannot run out of draws in its next pass."""
+    rank = ranks_of(st)
+    known = numbers_of(st)[NUM_DRAWS]
+    return known == 0 or rank[s, DRAWS_USED] + rank[s, NUM_RUNNING] * limits_of(st)[NUM_DRAFTS] <= known
+
+
+def needs_draws(pool: Pool) -> bool:
+    """False when every draft is accepted or rejected for certain."""
+    return any(0.0 < probability < 1.0 for probability in pool.acceptance)
+
+
+def extend_draws(st: State, pool: Pool) -> None:
+    """Make or double every rank's draws."""
+    count = max(_FIRST_DRAWS, 2 * int(st["numbers"][NUM_DRAWS]))
+    ranks = range(pool.replicas * pool.attention_dp)
+    st["draws"] = np.concatenate([RandomStream(pool.acceptance_seed + s).uniforms(count) for s in ranks])
+    st["numbers"][NUM_DRAWS] = count

@@ -8,9 +8,10 @@ stops with a code whenever it needs the host and continues exactly there when ca
 import math
 
 import numpy as np
-from numba import njit
 
 from workers.replay.backends import sglang, vllm
+from workers.replay.compiled import entry, inner
+from workers.replay.drafts import draws_suffice
 from workers.replay.state import (
     ACTIVE,
     ARRIVAL,
@@ -43,6 +44,7 @@ from workers.replay.state import (
     NONE,
     NOW,
     NUM_DP,
+    NUM_DRAFTS,
     NUM_PASSES,
     NUM_RUNNING,
     NUM_SESSIONS,
@@ -80,13 +82,13 @@ from workers.replay.state import (
 )
 from workers.replay.step_lookup import CONSTANT, DECODE_MS, TIMING, decode_duration, prefill_duration, walk
 
-FINISHED, PAUSED, NEED_PREFILL, NEED_DECODE, GROW_GAPS, STUCK = range(6)
+FINISHED, PAUSED, NEED_PREFILL, NEED_DECODE, GROW_GAPS, NEED_DRAWS, STUCK = range(7)
 
 
-@njit(cache=True, nogil=True)
+@entry
 def run(st):  # type: ignore[no-untyped-def]
     """Advance the replay until it ends or the host is needed; returns one of the codes above."""
-    number, moment = numbers_of(st), moments_of(st)
+    limits, number, moment = limits_of(st), numbers_of(st), moments_of(st)
     while True:
         code = _start_passes(st)
         if code != FINISHED:
@@ -96,6 +98,8 @@ def run(st):  # type: ignore[no-untyped-def]
             return PAUSED
         if not _gap_log_suffices(st):
             return GROW_GAPS
+        if limits[NUM_DRAFTS] > 0 and not _draws_suffice(st):
+            return NEED_DRAWS
         now = _next_instant(st)
         if now == math.inf or now > moment[STOP_AFTER]:
             return FINISHED
@@ -104,7 +108,7 @@ def run(st):  # type: ignore[no-untyped-def]
         _release(st, now)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _start_passes(st):  # type: ignore[no-untyped-def]
     rank, number = ranks_of(st), numbers_of(st)
     num_dp = limits_of(st)[NUM_DP]
@@ -118,7 +122,7 @@ def _start_passes(st):  # type: ignore[no-untyped-def]
     return FINISHED
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _begin(st, w):  # type: ignore[no-untyped-def]
     limits, rank, passed, moment = limits_of(st), ranks_of(st), passes_of(st), moments_of(st)
     num_dp = limits[NUM_DP]
@@ -130,17 +134,15 @@ def _begin(st, w):  # type: ignore[no-untyped-def]
             continue
         rank[s, ACTIVE] = 1
         rank[w * num_dp, PHASE] = BEGUN
-        if limits[BACKEND] == SGLANG:
-            repeats = min(repeats, sglang.begin(st, s, now))
-        else:
-            repeats = min(repeats, vllm.begin(st, s, now))
+        steps = sglang.begin(st, s, now) if limits[BACKEND] == SGLANG else vllm.begin(st, s, now)
+        repeats = min(repeats, steps)
     if rank[w * num_dp, PHASE] == BEGUN:
         rank[w * num_dp, REPEATS] = repeats
         rank[w * num_dp, NUM_PASSES] += 1
         passed[w, PASS_START] = now
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _plan(st, w):  # type: ignore[no-untyped-def]
     """Find out when the begun pass of replica w, with its repetitions, ends."""
     limits, rank, passed, number = limits_of(st), ranks_of(st), passes_of(st), numbers_of(st)
@@ -172,7 +174,7 @@ def _plan(st, w):  # type: ignore[no-untyped-def]
     return FINISHED
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _pass_duration(st, s):  # type: ignore[no-untyped-def]
     """(FINISHED, ms) of rank s's own pass, or what the host must look up."""
     rank, number = ranks_of(st), numbers_of(st)
@@ -195,7 +197,7 @@ def _pass_duration(st, s):  # type: ignore[no-untyped-def]
     return FINISHED, duration
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _walk_group(st, w, steps, horizon):  # type: ignore[no-untyped-def]
     """Plan up to `steps` repetitions, ending with the first that reaches `horizon`; False when a duration is unknown."""
     limits, rank, passed = limits_of(st), ranks_of(st), passes_of(st)
@@ -223,7 +225,7 @@ def _walk_group(st, w, steps, horizon):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _lockstep_duration(st, w, repetition):  # type: ignore[no-untyped-def]
     """ms of one repetition of the group's decode pass: that of its slowest rank."""
     limits, rank, number = limits_of(st), ranks_of(st), numbers_of(st)
@@ -242,7 +244,7 @@ def _lockstep_duration(st, w, repetition):  # type: ignore[no-untyped-def]
     return slowest
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _can_join(st, w):  # type: ignore[no-untyped-def]
     """True when an arrival could change the next pass of replica w."""
     limits, rank = limits_of(st), ranks_of(st)
@@ -253,7 +255,7 @@ def _can_join(st, w):  # type: ignore[no-untyped-def]
     return False
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _gap_log_suffices(st):  # type: ignore[no-untyped-def]
     limits, rank, number, gap_log = limits_of(st), ranks_of(st), numbers_of(st), gaps_of(st)
     num_dp = limits[NUM_DP]
@@ -267,7 +269,15 @@ def _gap_log_suffices(st):  # type: ignore[no-untyped-def]
     return number[GAPS_USED] + need <= gap_log.shape[0]
 
 
-@njit(cache=True, nogil=True)
+@inner
+def _draws_suffice(st):  # type: ignore[no-untyped-def]
+    for s in range(ranks_of(st).shape[0]):
+        if not draws_suffice(st, s):
+            return False
+    return True
+
+
+@inner
 def _next_release(st):  # type: ignore[no-untyped-def]
     """Instant of the next release that is known now."""
     number, heap = numbers_of(st), thinkers_of(st)
@@ -282,7 +292,7 @@ def _next_release(st):  # type: ignore[no-untyped-def]
     return instant
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _next_instant(st):  # type: ignore[no-untyped-def]
     rank, passed, number = ranks_of(st), passes_of(st), numbers_of(st)
     num_dp = limits_of(st)[NUM_DP]
@@ -293,7 +303,7 @@ def _next_instant(st):  # type: ignore[no-untyped-def]
     return instant
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _finish_passes(st, now):  # type: ignore[no-untyped-def]
     limits, rank, passed, number = limits_of(st), ranks_of(st), passes_of(st), numbers_of(st)
     num_dp = limits[NUM_DP]
@@ -315,7 +325,7 @@ def _finish_passes(st, now):  # type: ignore[no-untyped-def]
         rank[w * num_dp, PHASE] = IDLE
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _log_regular_gaps(st, w, steps):  # type: ignore[no-untyped-def]
     limits, rank, passed = limits_of(st), ranks_of(st), passes_of(st)
     num_dp = limits[NUM_DP]
@@ -336,7 +346,7 @@ def _log_regular_gaps(st, w, steps):  # type: ignore[no-untyped-def]
             log_gap(st, _lockstep_duration(st, w, repetition), count)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _release(st, now):  # type: ignore[no-untyped-def]
     """Release and route everything due, in order of (instant, request)."""
     number, stamp, order, heap = numbers_of(st), stamps_of(st), sessions_of(st), thinkers_of(st)
@@ -366,7 +376,7 @@ def _release(st, now):  # type: ignore[no-untyped-def]
     number[FREED_NOW] = 0
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _route(st, r, now):  # type: ignore[no-untyped-def]
     """Round robin over replicas, inside a replica over its ranks; cut a stretch that the arrival may join."""
     limits, rank, number, req = limits_of(st), ranks_of(st), numbers_of(st), requests_of(st)
@@ -383,7 +393,7 @@ def _route(st, r, now):  # type: ignore[no-untyped-def]
         _walk_group(st, w, rank[w * num_dp, REPEATS], now)
 
 
-@njit(cache=True, nogil=True)
+@entry
 def expand_gaps(st, gap_ms):  # type: ignore[no-untyped-def]
     """Write the gap of every logged entry or, for stretches, of every pass, in order: float64, one element for each."""
     gap_log = gaps_of(st)

@@ -23,6 +23,8 @@ class Pool:
     num_blocks: KV blocks of one rank. max_num_batched_tokens, max_num_seqs: per rank and pass.
     context_length: reject limit in tokens, None = none.
     acceptance: conditional acceptance probability per draft token (empty = no speculation).
+    acceptance_seed: of the draws of rank 0 of replica 0; rank r of replica w draws from a stream of its own, seeded
+    acceptance_seed + w * attention_dp + r (see `workers.traffic.random_stream`).
     prefill_schedule_interval: vLLM with attention DP; 1 = off. prefill_decode_interval: SGLang; 0 = off.
     """
 
@@ -40,6 +42,7 @@ class Pool:
     chunked_prefill: bool = True
     context_length: int | None = None
     acceptance: tuple[float, ...] = ()
+    acceptance_seed: int = 42
     prefill_schedule_interval: int = 1
     prefill_decode_interval: int = 0
 

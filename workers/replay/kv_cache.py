@@ -14,8 +14,8 @@ Extent numbers: rank s's state of shared node k is s * K + k; then the requests'
 sentinel per rank. Source: engine specification, sections 4 and 5.
 """
 
-from numba import njit
 
+from workers.replay.compiled import inner
 from workers.replay.state import (
     BLOCK_SIZE,
     CACHING,
@@ -47,7 +47,7 @@ CACHED, REFS, LRU_PREV, LRU_NEXT, NEXT_COPY = range(5)
 COPY_EXTENT, COPY_OWNER, OWNER_NEXT = range(3)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def take(st, s, count):  # type: ignore[no-untyped-def]
     """Allocate `count` private blocks: free ones first, then the tails of the least recently released extents.
 
@@ -72,7 +72,7 @@ def take(st, s, count):  # type: ignore[no-untyped-def]
                 _forget(st, extent)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def lru_remove(st, extent):  # type: ignore[no-untyped-def]
     """Take an extent out of its LRU list."""
     ext = extents_of(st)
@@ -81,7 +81,7 @@ def lru_remove(st, extent):  # type: ignore[no-untyped-def]
     ext[after, LRU_PREV] = before
 
 
-@njit(cache=True, nogil=True)
+@inner
 def lru_append(st, s, extent):  # type: ignore[no-untyped-def]
     """An extent nobody holds any more becomes the last to be evicted; its blocks count as inactive."""
     limits, rank, ext = limits_of(st), ranks_of(st), extents_of(st)
@@ -94,7 +94,7 @@ def lru_append(st, s, extent):  # type: ignore[no-untyped-def]
     rank[s, INACTIVE_BLOCKS] += ext[extent, CACHED]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def match(st, s, r, limit):  # type: ignore[no-untyped-def]
     """(cached leading blocks of request r, at most `limit`; how many of them somebody holds)."""
     limits, req, ext, way = limits_of(st), requests_of(st), extents_of(st), paths_of(st)
@@ -123,7 +123,7 @@ def match(st, s, r, limit):  # type: ignore[no-untyped-def]
     return found, held
 
 
-@njit(cache=True, nogil=True)
+@inner
 def pin(st, s, r, count):  # type: ignore[no-untyped-def]
     """Request r holds its first `count` blocks, which `match` has found."""
     limits, req, way = limits_of(st), requests_of(st), paths_of(st)
@@ -147,7 +147,7 @@ def pin(st, s, r, count):  # type: ignore[no-untyped-def]
         pinned += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _hold(st, s, extent):  # type: ignore[no-untyped-def]
     rank, ext = ranks_of(st), extents_of(st)
     if ext[extent, REFS] == 0:
@@ -156,7 +156,7 @@ def _hold(st, s, extent):  # type: ignore[no-untyped-def]
     ext[extent, REFS] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def register(st, s, r, full):  # type: ignore[no-untyped-def]
     """Request r's first `full` blocks are full: those new since the last call can be found from now on."""
     limits, req, way = limits_of(st), requests_of(st), paths_of(st)
@@ -185,7 +185,7 @@ def register(st, s, r, full):  # type: ignore[no-untyped-def]
         _fill(st, extent + block - start, block, known, 1, r)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _fill(st, extent, start, known, count, r):  # type: ignore[no-untyped-def]
     """Request r, which knew `known` blocks of its sequence, has filled the extent's first `count` blocks."""
     ext = extents_of(st)
@@ -198,7 +198,7 @@ def _fill(st, extent, start, known, count, r):  # type: ignore[no-untyped-def]
         _add_copy(st, extent, r)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def release(st, s, r, computed, held):  # type: ignore[no-untyped-def]
     """Request r gives back its `held` blocks, of which computed // block_size are full; tail before head."""
     limits, rank, req, ext, way = limits_of(st), ranks_of(st), requests_of(st), extents_of(st), paths_of(st)
@@ -225,7 +225,7 @@ def release(st, s, r, computed, held):  # type: ignore[no-untyped-def]
             _drop(st, s, base + node, r)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _drop(st, s, extent, r):  # type: ignore[no-untyped-def]
     """Request r lets go of an extent, or of its own copy of it."""
     limits, req, ext, spare = limits_of(st), requests_of(st), extents_of(st), copies_of(st)
@@ -247,7 +247,7 @@ def _drop(st, s, extent, r):  # type: ignore[no-untyped-def]
 # request's copies. Unused copies are chained through owner_next from FREE_COPY.
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _add_copy(st, extent, r):  # type: ignore[no-untyped-def]
     limits, req, ext, spare = limits_of(st), requests_of(st), extents_of(st), copies_of(st)
     copy = limits[FREE_COPY]
@@ -266,7 +266,7 @@ def _add_copy(st, extent, r):  # type: ignore[no-untyped-def]
     ext[mine, REFS] = 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _own_copy(st, extent, r):  # type: ignore[no-untyped-def]
     """Unlink and return request r's own copy of an extent, NONE if it holds the main one."""
     req, spare = requests_of(st), copies_of(st)
@@ -281,7 +281,7 @@ def _own_copy(st, extent, r):  # type: ignore[no-untyped-def]
     return copy
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _forget(st, extent):  # type: ignore[no-untyped-def]
     """An extent has lost its last block: free its copy number, or let the next copy take the main extent's place."""
     limits, ext, spare = limits_of(st), extents_of(st), copies_of(st)
@@ -312,7 +312,7 @@ def _forget(st, extent):  # type: ignore[no-untyped-def]
     _free_copy(st, copy)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _free_copy(st, copy):  # type: ignore[no-untyped-def]
     limits, spare = limits_of(st), copies_of(st)
     spare[copy, OWNER_NEXT] = limits[FREE_COPY]

@@ -5,18 +5,23 @@
     warm()                                   compile or load everything, before a process pool forks
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import ReasonCode, StoppedError, StuckError, UnsupportedError
 from workers.replay import event_loop, state
-from workers.replay.arrays import build, sessions
+from workers.replay.arrays import build, radix_overflow, sessions
+from workers.replay.drafts import extend_draws, needs_draws
 from workers.replay.fleet import Fleet, Pool
+from workers.replay.metrics import Metric, Sla
 from workers.replay.outcomes import COMPLETED, REJECTED, UNFINISHED, Outcomes
+from workers.replay.reductions import folded
 from workers.replay.state import State
 from workers.replay.step_table import StepTable, step_table
+from workers.replay.summary import summarise
+from workers.timing.fixed import FixedTimes
 from workers.traffic.requests import RequestBatch
 
 ShouldStop = Callable[[], bool]
@@ -32,16 +37,60 @@ def replay(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None = N
     UnsupportedError for fleets that this replay does not cover.
     """
     pool = _pool(fleet)
+    return outcomes_of(_simulated(pool, batch, should_stop), pool, batch)
+
+
+def replay_many(
+    jobs: Sequence[tuple[Fleet, RequestBatch]], sla: Sla | None = None, should_stop: ShouldStop | None = None
+) -> list[dict[str, Metric]]:
+    """The report of every (fleet, batch), in order, with the keys and meanings of `metrics.report`.
+
+    Identical replicas are simulated once where that is exact (see reductions). Raises: as `replay`, at the first job.
+    """
+    return [_summary(fleet, batch, sla, should_stop) for fleet, batch in jobs]
+
+
+def _summary(fleet: Fleet, batch: RequestBatch, sla: Sla | None, should_stop: ShouldStop | None) -> dict[str, Metric]:
+    pool = _pool(fleet)
+    part, load, copies = folded(pool, batch)
+    return summarise(_simulated(part, load, should_stop), pool, sla, copies)
+
+
+def _simulated(pool: Pool, batch: RequestBatch, should_stop: ShouldStop | None) -> State:
+    """The state after the whole replay; started anew with more room if SGLang's radix trees turn out too small."""
     table = step_table(pool.step_times)
-    st = build(pool, batch)
-    table.lend_to(st)
-    advance(st, table, batch, should_stop)
-    return outcomes_of(st, pool, batch)
+    radix_nodes: int | None = None
+    while True:
+        st = build(pool, batch, radix_nodes)
+        table.lend_to(st)
+        try:
+            advance(st, pool, table, batch, should_stop)
+        except StuckError:
+            if not radix_overflow(st):
+                raise
+            radix_nodes = 2 * len(st["sgl_nodes"])
+        else:
+            return st
 
 
-def advance(st: State, table: StepTable, batch: RequestBatch, should_stop: ShouldStop | None) -> None:
+def warm() -> None:
+    """Compile or load every compiled function with one tiny replay; call before a process pool forks."""
+    times = FixedTimes(1.0, 1.0)
+    pool = Pool("agg", "vllm", 1, 1, 1, 8, 16, 64, 4, times)
+    one = np.ones(1, dtype=np.int64)
+    start = np.zeros(1)
+    batch = RequestBatch(start, start, one, one, 0 * one, 0 * one, None, np.array([0, 1]), 0 * one, one, one)
+    replay(Fleet(agg=pool), batch)
+    replay_many([(Fleet(agg=pool), batch)])
+
+
+def advance(
+    st: State, pool: Pool, table: StepTable, batch: RequestBatch, should_stop: ShouldStop | None = None
+) -> None:
     """Run the whole replay; open-loop replicas without sessions are independent and run one after another."""
     number = st["numbers"]
+    if needs_draws(pool):
+        extend_draws(st, pool)
     replicas = int(st["limits"][state.NUM_REPLICAS])
     open_loop = batch.in_flight_cap is None
     independent = open_loop and sessions(batch).plain
@@ -49,17 +98,17 @@ def advance(st: State, table: StepTable, batch: RequestBatch, should_stop: Shoul
         number[state.FIRST_REPLICA], number[state.LAST_REPLICA] = 0, replicas
         number[state.SESSION_STRIDE] = 1
         number[state.EXACT_HORIZON] = int(replicas == 1)
-        drive(st, table, should_stop)
+        drive(st, pool, table, should_stop)
         return
     for replica in range(replicas):
         number[state.FIRST_REPLICA], number[state.LAST_REPLICA] = replica, replica + 1
         number[state.NEXT_SESSION], number[state.SESSION_STRIDE] = replica, replicas
         number[state.EXACT_HORIZON] = 1
         st["moments"][state.NOW] = 0.0
-        drive(st, table, should_stop)
+        drive(st, pool, table, should_stop)
 
 
-def drive(st: State, table: StepTable, should_stop: ShouldStop | None) -> None:
+def drive(st: State, pool: Pool, table: StepTable, should_stop: ShouldStop | None) -> None:
     """Call the compiled loop until it has finished, answering its questions."""
     number = st["numbers"]
     while True:
@@ -76,6 +125,8 @@ def drive(st: State, table: StepTable, should_stop: ShouldStop | None) -> None:
         elif code == event_loop.NEED_DECODE:
             table.learn_decode(*question)
             table.lend_to(st)
+        elif code == event_loop.NEED_DRAWS:
+            extend_draws(st, pool)
         elif code == event_loop.GROW_GAPS:
             _lengthen_gap_log(st)
         if should_stop is not None and should_stop():

@@ -3,8 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from workers.replay.compiled import entry, inner
 
 # Columns of PageRuns.runs.
 RUN_NAME, RUN_FIRST, END_PAGE, NUM_RUN_COLUMNS = range(4)
@@ -56,7 +57,7 @@ def page_runs(
     return PageRuns(offset, runs[:used])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def mixed(value, word):  # type: ignore[no-untyped-def]
     """Hash of a 64-bit hash and one more integer."""
     key = (value + np.uint64(word)) * _MIX_A
@@ -65,7 +66,7 @@ def mixed(value, word):  # type: ignore[no-untyped-def]
     return key ^ (key >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _fill_runs(page_size, total_tokens, span_offset, span_id, span_tokens, output_span, offset, runs):  # type: ignore[no-untyped-def]
     """Fill the arrays of PageRuns, return the number of runs.
 

@@ -8,9 +8,9 @@ request's own and are not listed.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from workers.replay.compiled import entry, inner
 from workers.replay.state import NONE
 from workers.traffic.requests import RequestBatch
 
@@ -53,7 +53,7 @@ def prefix_tree(batch: RequestBatch, block_size: int, by_block: bool = False) ->
     return PrefixTree(path_start, paths, num_nodes, own_start, own_blocks, may_duplicate)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _slot(table, mask, parent, span, offset, first_span, first_offset, node_parent):  # type: ignore[no-untyped-def]
     """Slot of the child of `parent` that begins with token `offset` of `span`, or where it belongs."""
     mixed = np.uint64(parent) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(span) * np.uint64(0xC2B2AE3D27D4EB4F)
@@ -66,7 +66,7 @@ def _slot(table, mask, parent, span, offset, first_span, first_offset, node_pare
         slot = (slot + 1) & mask
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _grow_tree(span_offset, span_id, span_tokens, output_span, prompt, output, block_size):  # type: ignore[no-untyped-def]
     """Radix tree in tokens: (start, end, parent) of every node and the deepest node of every request; node 0 is the root.
 
@@ -160,7 +160,7 @@ def _grow_tree(span_offset, span_id, span_tokens, output_span, prompt, output, b
     return start[:used], end[:used], parent[:used], leaf
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _split(upper, node, depth, start, end, parent, rep, at_piece, first_span, at_offset, table, mask,
            span_offset, span_id, span_tokens, output_span, output):  # type: ignore[no-untyped-def]  # fmt: skip
     """Cut `node` at token `depth`: the new node `upper` takes its head, `node` keeps its tail."""
@@ -187,7 +187,7 @@ def _split(upper, node, depth, start, end, parent, rep, at_piece, first_span, at
     table[slot] = node
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _cut_into_blocks(start, end, parent, leaf, block_size, by_block):  # type: ignore[no-untyped-def]
     """Nodes that at least two requests pass, in whole blocks, and every request's way through them."""
     passing = np.zeros(start.size, dtype=np.int64)

@@ -17,9 +17,9 @@ Source: replay-engine specification, sections 7.6 and 7.10; edges and partial ma
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from workers.replay.compiled import inner
 from workers.replay.page_runs import END_PAGE, RUN_FIRST, RUN_NAME, mixed
 
 NONE = -1
@@ -61,14 +61,14 @@ def new_tree(num_engines: int, pages_per_engine: int, node_capacity: int) -> Rad
     return RadixTree(nodes, slots, np.array([num_engines, NONE, 0, 0], np.int64))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _home_slot(tree, parent, run_id, run_start):  # type: ignore[no-untyped-def]
     slots = tree.slots
     key = mixed(mixed(mixed(np.uint64(0), parent), run_id), run_start)
     return np.int64(key & np.uint64(slots.size - 1))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _child(tree, parent, run_id, run_start):  # type: ignore[no-untyped-def]
     """The child whose first page is (run_id, run_start), or NONE."""
     nodes, slots = tree.nodes, tree.slots
@@ -88,7 +88,7 @@ def _child(tree, parent, run_id, run_start):  # type: ignore[no-untyped-def]
         slot = (slot + 1) & mask
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _hang(tree, node):  # type: ignore[no-untyped-def]
     """Make `node` findable under its parent; the caller keeps `children` right."""
     nodes, slots = tree.nodes, tree.slots
@@ -99,7 +99,7 @@ def _hang(tree, node):  # type: ignore[no-untyped-def]
     slots[slot] = node
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _slot_of(tree, node):  # type: ignore[no-untyped-def]
     nodes, slots = tree.nodes, tree.slots
     mask = slots.size - 1
@@ -109,7 +109,7 @@ def _slot_of(tree, node):  # type: ignore[no-untyped-def]
     return slot
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _unhang(tree, node):  # type: ignore[no-untyped-def]
     """Remove `node` from the index, closing the gap so that no probe sequence is cut."""
     nodes, slots = tree.nodes, tree.slots
@@ -128,7 +128,7 @@ def _unhang(tree, node):  # type: ignore[no-untyped-def]
     slots[gap] = NONE
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _new_node(tree, parent, run_id, run_start, pages):  # type: ignore[no-untyped-def]
     """A node outside the list of unlocked ones; NONE (and the overflow flag) when all node numbers are in use."""
     nodes, counters = tree.nodes, tree.counters
@@ -152,7 +152,7 @@ def _new_node(tree, parent, run_id, run_start, pages):  # type: ignore[no-untype
     return node
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _link_after(tree, place, node):  # type: ignore[no-untyped-def]
     nodes = tree.nodes
     after = nodes[place, NEWER]
@@ -162,14 +162,14 @@ def _link_after(tree, place, node):  # type: ignore[no-untyped-def]
     nodes[after, OLDER] = node
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _unlink(tree, node):  # type: ignore[no-untyped-def]
     nodes = tree.nodes
     nodes[nodes[node, OLDER], NEWER] = nodes[node, NEWER]
     nodes[nodes[node, NEWER], OLDER] = nodes[node, OLDER]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _add_lock(tree, engine, node):  # type: ignore[no-untyped-def]
     nodes = tree.nodes
     if nodes[node, LOCKS] == 0:
@@ -178,7 +178,7 @@ def _add_lock(tree, engine, node):  # type: ignore[no-untyped-def]
     nodes[node, LOCKS] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _split(tree, node, pages, page_size):  # type: ignore[no-untyped-def]
     """Divide `node` after `pages` pages; returns the new node holding them, with the same locks and access."""
     nodes, slots = tree.nodes, tree.slots
@@ -202,7 +202,7 @@ def _split(tree, node, pages, page_size):  # type: ignore[no-untyped-def]
     return head
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _cut_edge(tree, engine, node):  # type: ignore[no-untyped-def]
     """End an edge at `node`, where a path leaves it; what lay beyond counts as accessed now."""
     nodes, counters = tree.nodes, tree.counters
@@ -218,7 +218,7 @@ def _cut_edge(tree, engine, node):  # type: ignore[no-untyped-def]
         beyond = nodes[beyond, EDGE_NEXT]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def matched_pages(tree, engine, runs, first_run, end_run, limit, page_size):  # type: ignore[no-untyped-def]
     """How many of the first `limit` pages of the request with runs [first_run, end_run) the tree holds; only looks."""
     nodes = tree.nodes
@@ -241,7 +241,7 @@ def matched_pages(tree, engine, runs, first_run, end_run, limit, page_size):  # 
     return depth
 
 
-@njit(cache=True, nogil=True)
+@inner
 def lock_prefix(tree, engine, runs, first_run, pages, page_size):  # type: ignore[no-untyped-def]
     """Lock the path of the request's first `pages` pages, all of them held; returns its last node (the root if 0)."""
     nodes, counters = tree.nodes, tree.counters
@@ -267,7 +267,7 @@ def lock_prefix(tree, engine, runs, first_run, pages, page_size):  # type: ignor
     return node
 
 
-@njit(cache=True, nogil=True)
+@inner
 def insert_prefix(tree, engine, last, depth, runs, first_run, pages, page_size):  # type: ignore[no-untyped-def]
     """Give the tree the request's pages [depth, pages) and move the request's lock from `last` to their end.
 
@@ -322,7 +322,7 @@ def insert_prefix(tree, engine, last, depth, runs, first_run, pages, page_size):
     return node, taken
 
 
-@njit(cache=True, nogil=True)
+@inner
 def unlock(tree, engine, last):  # type: ignore[no-untyped-def]
     """Return one lock on the path from the root to `last`; nodes without locks become evictable."""
     nodes = tree.nodes
@@ -341,7 +341,7 @@ def unlock(tree, engine, last):  # type: ignore[no-untyped-def]
         node = nodes[node, PARENT]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def evict(tree, engine, pages):  # type: ignore[no-untyped-def]
     """Free `pages` pages (or all evictable ones): the oldest leaf from its tail, then the next."""
     nodes, counters = tree.nodes, tree.counters

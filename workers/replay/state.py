@@ -26,11 +26,12 @@ arguments, and compilation took ten minutes. `ranks_of(st)`, `requests_of(st)`, 
 from typing import Any
 
 import numpy as np
-from numba import carray, njit, types
+from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from workers.replay.compiled import inner
 from workers.replay.page_runs import NUM_RUN_COLUMNS
 from workers.replay.radix import NUM_NODE_COLUMNS
 
@@ -44,17 +45,18 @@ VLLM, TRTLLM, SGLANG = 0, 1, 2
  OWN_BY_BLOCK, NUM_NODES, FIRST_COPY, NUM_COPIES, FREE_COPY, FIRST_SENTINEL, NUM_LIMITS) = range(22)  # fmt: skip
 
 # ranks: int64 [ranks, NUM_RANK_COLUMNS], one row per scheduler. The columns from PHASE on are those of a replica and used
-# in the row of its first rank only. SGLang alone: PROMISED, sum of min(O - g, RESERVED_OUTPUT_LIMIT) over running requests.
-# NUM_LONG, those beyond that limit. NUM_FRESH, those without a decode pass yet. STALLED, 1 when a prefill pass came after
-# the last decode pass. NEXT_DUE, no request is due before this step. RETRACTED, 1 when this pass retracted. HEAD_ASK,
-# tokens the blocked head of the queue asks for. MAY_REFUSE, 1 when some prompt exceeds the context limit. GATE_PASSES,
-# passes that may not prefill. PREFILLED, 1 when a rank of the replica prefills in this pass.
+# in the row of its first rank only.
+# SGLang alone: PROMISED, sum of min(O - g, RESERVED_OUTPUT_LIMIT) over running requests. NUM_LONG, those beyond that
+# limit. NUM_FRESH, those without a decode pass yet. STALLED, 1 when a prefill pass came after the last decode pass.
+# NEXT_DUE, no request is due before this step. RETRACTED, 1 when this pass retracted. HEAD_ASK, tokens the blocked head
+# of the queue asks for. MAY_REFUSE, 1 when some prompt exceeds the context limit. GATE_PASSES, passes that may not
+# prefill. PREFILLED, 1 when a rank of the replica prefills in this pass.
 (WAIT_HEAD, WAIT_TAIL, RUN_HEAD, RUN_TAIL, NUM_WAITING, NUM_RUNNING,
  PREFILL_N, PREFILL_ISL, PREFILL_PREFIX, DECODE_N, DECODE_CONTEXT, GAP_N, EFFECT, CUTTABLE, LAZY, ACTIVE,
  NUM_DECODING, CONTEXT_SUM, STEP, PARTIAL, FREE_BLOCKS, INACTIVE_BLOCKS, HELD_BLOCKS, RESERVED_BLOCKS,
- NEW_HEAD, NEW_TAIL, YOUNG_HEAD, REFUSED_HEAD, DEFER,
+ NEW_HEAD, NEW_TAIL, YOUNG_HEAD, REFUSED_HEAD, DEFER, DRAWS_USED,
  PROMISED, NUM_LONG, NUM_FRESH, STALLED, NEXT_DUE, RETRACTED, HEAD_ASK, MAY_REFUSE,
- PHASE, REPEATS, NUM_PASSES, RANK_COUNTER, GATE_PASSES, PREFILLED, NUM_RANK_COLUMNS) = range(44)  # fmt: skip
+ PHASE, REPEATS, NUM_PASSES, RANK_COUNTER, GATE_PASSES, PREFILLED, NUM_RANK_COLUMNS) = range(45)  # fmt: skip
 IDLE, BEGUN, BUSY = 0, 1, 2
 
 # passes: float64 [replicas, NUM_PASS_COLUMNS], ms: the pass under way.
@@ -62,11 +64,12 @@ PASS_START, FIRST_END, PASS_END, NUM_PASS_COLUMNS = range(4)
 
 # numbers: int64 [NUM_NUMBERS], clock and releases. moments: float64 [NUM_MOMENTS], ms.
 (FIRST_REPLICA, LAST_REPLICA, NEXT_SESSION, SESSION_STRIDE, NUM_SESSIONS, IN_FLIGHT_CAP, ROUTED, EXACT_HORIZON, THINKING,
- FREED_NOW, GAPS_USED, MISS_N, MISS_A, MISS_B, COMMITTED_PREFILL, EVENTS_LEFT, NUM_DONE, NUM_NUMBERS) = range(18)  # fmt: skip
+ FREED_NOW, GAPS_USED, MISS_N, MISS_A, MISS_B, COMMITTED_PREFILL, EVENTS_LEFT, NUM_DONE, NUM_DRAWS,
+ NUM_NUMBERS) = range(19)  # fmt: skip
 NOW, STOP_AFTER, LAST_END, NUM_MOMENTS = range(4)
 
-# sgl_reals: float64 [ranks, NUM_REALS]: SGLang's reservation ratio, its start, floor and fall per decode pass; ms of the
-# end of the last decode pass.
+# sgl_reals: float64 [ranks, NUM_REALS]: SGLang's reservation ratio, its start, floor and fall per decode pass; ms of
+# the end of the last decode pass.
 RATIO, RATIO_START, RATIO_FLOOR, RATIO_FALL, LAST_DECODE_MS, NUM_REALS = range(6)
 
 # requests: int32 [R, NUM_REQUEST_COLUMNS]. PROMPT, OUTPUT: tokens, OUTPUT as really generated, ASKED as requested.
@@ -74,11 +77,11 @@ RATIO, RATIO_START, RATIO_FLOOR, RATIO_FALL, LAST_DECODE_MS, NUM_REALS = range(6
 # and completion only (see backends.vllm; always in backends.explicit). COMPUTED: tokens with KV while a prompt is partly
 # computed. HELD: blocks (explicit). ADMISSIONS; FIRST_REUSED, MAX_REUSED: tokens. DUE_STEP: the rank's STEP at which the
 # last token comes. RESIDUE: (length - STEP) mod block. STATUS: WAITING, DONE, REFUSED. PATH_START .. OWNER_COPY: see kv_cache.
-# BEFORE, TOKENS, CHARGED, BURST: see backends.explicit; other backends may use them, and SPARE_*, as they like.
+# BEFORE, TOKENS, CHARGED, BURST, DRAFTED: see backends.explicit; other backends may use them, and SPARE_*, as they like.
 (PROMPT, OUTPUT, GENERATED, STATUS, RUN_NEXT, RUN_PREV, DUE_STEP, RESIDUE, DUE_NEXT, DUE_PREV, WAIT_NEXT, NEW_NEXT,
  YOUNG_NEXT, YOUNG, COMPUTED, HAS_NEXT, PATH_START, PATH_END, OWN_START, OWN_EXTENT, REGISTERED, OWNER_COPY,
- ADMISSIONS, FIRST_REUSED, MAX_REUSED, WORKER, DP_RANK, ASKED, HELD, BEFORE, TOKENS, CHARGED, BURST,
- SPARE_A, SPARE_B, SPARE_C, NUM_REQUEST_COLUMNS) = range(37)  # fmt: skip
+ ADMISSIONS, FIRST_REUSED, MAX_REUSED, WORKER, DP_RANK, ASKED, HELD, BEFORE, TOKENS, CHARGED, BURST, DRAFTED,
+ SPARE_A, SPARE_B, SPARE_C, NUM_REQUEST_COLUMNS) = range(38)  # fmt: skip
 
 # stamps: float64 [R, NUM_STAMPS], ms, NaN until it happens. ARRIVAL: the open-loop clock, the release instant once released.
 ARRIVAL, DELAY, FIRST_ADMIT, FIRST_TOKEN, SECOND_TOKEN, LAST_TOKEN, END, NUM_STAMPS = range(8)
@@ -92,10 +95,11 @@ GAP_MS, GAP_COUNT, GAP_CONTEXT, GAP_STEPS = range(4)
 # extents int32 [E, 5], paths int32 [J, 3], copies int32 [C, 3]: see kv_cache. growth int32 [ranks * block_size], decoding
 # requests by residue. ring int32 [ranks * 2 * ring], first and last request by due step.
 # decode_table float64 [N * cells * 2], memo_keys int64 [H, 2], memo_values float64 [H], timing int64, rates float64: see step_lookup.
+# draws float64 [ranks * NUM_DRAWS]: see drafts.
 # sgl_nodes, sgl_slots, sgl_counters: see radix. sgl_runs: see page_runs.
 BOOK = (
     "limits", "ranks", "passes", "numbers", "moments", "requests", "stamps", "sessions", "thinkers", "gaps", "acceptance",
-    "extents", "paths", "copies", "growth", "ring", "decode_table", "memo_keys", "memo_values", "timing", "rates",
+    "extents", "paths", "copies", "growth", "ring", "decode_table", "memo_keys", "memo_values", "timing", "rates", "draws",
     "sgl_reals", "sgl_nodes", "sgl_slots", "sgl_counters", "sgl_runs",
 )  # fmt: skip
 
@@ -136,13 +140,13 @@ def _accessor(name: str, dtype: type, columns: int = 0) -> Any:
     place = BOOK.index(name)
     if columns == 0:
 
-        @njit(cache=True, nogil=True)
+        @inner
         def vector(st):  # type: ignore[no-untyped-def]
             return carray(_pointer(st[place, 0]), (st[place, 1],), dtype)
 
         return vector
 
-    @njit(cache=True, nogil=True)
+    @inner
     def matrix(st):  # type: ignore[no-untyped-def]
         return carray(_pointer(st[place, 0]), (st[place, 1], columns), dtype)
 
@@ -155,8 +159,9 @@ SHAPES = {
     "moments": (_F8, 0), "requests": (_I4, NUM_REQUEST_COLUMNS), "stamps": (_F8, NUM_STAMPS), "sessions": (_I8, 0),
     "thinkers": (_F8, 2), "gaps": (_F8, 4), "acceptance": (_F8, 0), "extents": (_I4, 5), "paths": (_I4, 3),
     "copies": (_I4, 3), "growth": (_I4, 0), "ring": (_I4, 0), "decode_table": (_F8, 0), "memo_keys": (_I8, 2),
-    "memo_values": (_F8, 0), "timing": (_I8, 0), "rates": (_F8, 0), "sgl_reals": (_F8, NUM_REALS),
-    "sgl_nodes": (_I8, NUM_NODE_COLUMNS), "sgl_slots": (_I4, 0), "sgl_counters": (_I8, 0), "sgl_runs": (_I8, NUM_RUN_COLUMNS),
+    "memo_values": (_F8, 0), "timing": (_I8, 0), "rates": (_F8, 0), "draws": (_F8, 0),
+    "sgl_reals": (_F8, NUM_REALS), "sgl_nodes": (_I8, NUM_NODE_COLUMNS), "sgl_slots": (_I4, 0),
+    "sgl_counters": (_I8, 0), "sgl_runs": (_I8, NUM_RUN_COLUMNS),
 }  # fmt: skip
 _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
 
@@ -165,13 +170,13 @@ _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
     _accessor(name, *SHAPES[name]) for name in BOOK[:11]
 )  # fmt: skip
 (extents_of, paths_of, copies_of, growth_of, ring_of, decode_table_of, memo_keys_of, memo_values_of, timing_of,
- rates_of) = (
-    _accessor(name, *SHAPES[name]) for name in BOOK[11:21]
+ rates_of, draws_of) = (
+    _accessor(name, *SHAPES[name]) for name in BOOK[11:22]
 )  # fmt: skip
-sgl_reals_of, sgl_nodes_of, sgl_slots_of, sgl_counters_of, sgl_runs_of = (_accessor(name, *SHAPES[name]) for name in BOOK[21:])
+sgl_reals_of, sgl_nodes_of, sgl_slots_of, sgl_counters_of, sgl_runs_of = (_accessor(name, *SHAPES[name]) for name in BOOK[22:])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def wait_push_back(st, s, r):  # type: ignore[no-untyped-def]
     """Request r to the end of rank s's waiting queue."""
     rank, req = ranks_of(st), requests_of(st)
@@ -185,7 +190,7 @@ def wait_push_back(st, s, r):  # type: ignore[no-untyped-def]
     rank[s, NUM_WAITING] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def wait_push_front(st, s, r):  # type: ignore[no-untyped-def]
     """Request r to the head of rank s's waiting queue."""
     rank, req = ranks_of(st), requests_of(st)
@@ -196,7 +201,7 @@ def wait_push_front(st, s, r):  # type: ignore[no-untyped-def]
     rank[s, NUM_WAITING] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def wait_pop(st, s):  # type: ignore[no-untyped-def]
     """Remove and return the head of rank s's waiting queue, which must not be empty."""
     rank, req = ranks_of(st), requests_of(st)
@@ -208,7 +213,7 @@ def wait_pop(st, s):  # type: ignore[no-untyped-def]
     return r
 
 
-@njit(cache=True, nogil=True)
+@inner
 def run_append(st, s, r):  # type: ignore[no-untyped-def]
     """Request r to the end of rank s's running list."""
     rank, req = ranks_of(st), requests_of(st)
@@ -223,7 +228,7 @@ def run_append(st, s, r):  # type: ignore[no-untyped-def]
     rank[s, NUM_RUNNING] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def run_remove(st, s, r):  # type: ignore[no-untyped-def]
     """Take request r out of rank s's running list."""
     rank, req = ranks_of(st), requests_of(st)
@@ -239,7 +244,7 @@ def run_remove(st, s, r):  # type: ignore[no-untyped-def]
     rank[s, NUM_RUNNING] -= 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def note_admission(st, r, now, reused):  # type: ignore[no-untyped-def]
     """Record one admission of request r at `now` with `reused` prompt tokens found in the cache."""
     req, stamp = requests_of(st), stamps_of(st)
@@ -250,7 +255,7 @@ def note_admission(st, r, now, reused):  # type: ignore[no-untyped-def]
     req[r, MAX_REUSED] = max(req[r, MAX_REUSED], reused)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def finish(st, r, status, end):  # type: ignore[no-untyped-def]
     """Request r is over (DONE or REFUSED) at `end`: stamp it, queue its session's next turn or free its slot."""
     number, moment, req, stamp = numbers_of(st), moments_of(st), requests_of(st), stamps_of(st)
@@ -265,7 +270,7 @@ def finish(st, r, status, end):  # type: ignore[no-untyped-def]
         number[FREED_NOW] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _think(st, when, r):  # type: ignore[no-untyped-def]
     number, heap = numbers_of(st), thinkers_of(st)
     i = number[THINKING]
@@ -279,7 +284,7 @@ def _think(st, when, r):  # type: ignore[no-untyped-def]
     heap[i, 0], heap[i, 1] = when, r
 
 
-@njit(cache=True, nogil=True)
+@inner
 def next_thinker(st):  # type: ignore[no-untyped-def]
     """Remove and return the follow-up turn with the earliest release; ties by request index."""
     number, heap = numbers_of(st), thinkers_of(st)
@@ -305,7 +310,7 @@ def next_thinker(st):  # type: ignore[no-untyped-def]
     return top
 
 
-@njit(cache=True, nogil=True)
+@inner
 def log_gap(st, gap, count):  # type: ignore[no-untyped-def]
     """`count` token gaps of `gap` ms each. At most two calls per running request and pass."""
     number, gap_log = numbers_of(st), gaps_of(st)
@@ -316,7 +321,7 @@ def log_gap(st, gap, count):  # type: ignore[no-untyped-def]
     number[GAPS_USED] = i + 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def log_stretch(st, n, context, steps):  # type: ignore[no-untyped-def]
     """`steps` decode passes of n requests, n token gaps each, context sums `context`, `context + n`, ..."""
     number, gap_log = numbers_of(st), gaps_of(st)

@@ -11,8 +11,8 @@ prefix) of a prefill, (DECODE_TAG | n, context sum) of a decode pass; memo_value
 import math
 
 import numpy as np
-from numba import njit
 
+from workers.replay.compiled import entry, inner
 from workers.replay.state import (
     MISS_A,
     MISS_B,
@@ -41,7 +41,7 @@ _P2, _P1, _P0 = PREFILL_COEFFICIENTS
 _D2, _D1, _D0 = DECODE_COEFFICIENTS
 
 
-@njit(cache=True, nogil=True)
+@entry
 def cell_of(context):  # type: ignore[no-untyped-def]
     """(cell, first context, width) of the cell that holds a context length."""
     if context < FINE:
@@ -54,7 +54,7 @@ def cell_of(context):  # type: ignore[no-untyped-def]
     return FINE + (octave - 5) * CELLS_PER_OCTAVE + step, (context >> shift) << shift, 1 << shift
 
 
-@njit(cache=True, nogil=True)
+@entry
 def slot_of(keys, mask, first, second):  # type: ignore[no-untyped-def]
     """Slot of a key pair in an open-addressing table: where it is, or where it belongs."""
     mixed = np.uint64(first) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(second) * np.uint64(0xC2B2AE3D27D4EB4F)
@@ -66,7 +66,31 @@ def slot_of(keys, mask, first, second):  # type: ignore[no-untyped-def]
     return slot
 
 
-@njit(cache=True, nogil=True)
+@inner
+def _whole_nanoseconds(duration_ms):  # type: ignore[no-untyped-def]
+    """As workers.timing.step_time.whole_nanoseconds: the exact product of the float in seconds and 1e9, half up.
+
+    The product's rounding error, by Dekker's splitting, decides near-ties.
+    """
+    seconds = duration_ms / 1000.0
+    product = seconds * 1e9
+    split = 134217729.0 * seconds
+    high = split - (split - seconds)
+    low = seconds - high
+    factor_split = 134217729.0 * 1e9
+    factor_high = factor_split - (factor_split - 1e9)
+    factor_low = 1e9 - factor_high
+    error = low * factor_low - (((product - high * factor_high) - low * factor_high) - high * factor_low)
+    whole = math.floor(product + 0.5)
+    above = (product - (whole - 0.5)) + error
+    if above < 0.0:
+        whole -= 1.0
+    elif above >= 1.0:
+        whole += 1.0
+    return whole / 1e6
+
+
+@inner
 def prefill_duration(st, n, isl, prefix):  # type: ignore[no-untyped-def]
     """ms of the prefill part of a pass; NaN when the table does not know it."""
     kind = timing_of(st)
@@ -74,18 +98,18 @@ def prefill_duration(st, n, isl, prefix):  # type: ignore[no-untyped-def]
         return rates_of(st)[PREFILL_MS]
     if kind[TIMING] == POLYNOMIAL:
         tokens = n * (isl - prefix)
-        return np.rint((_P2 * tokens * tokens + _P1 * tokens + _P0) * 1e6) / 1e6
+        return _whole_nanoseconds(_P2 * (tokens * tokens) + _P1 * tokens + _P0)
     return _memo(st, (n << 32) | isl, prefix)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _memo(st, first, second):  # type: ignore[no-untyped-def]
     keys = memo_keys_of(st)
     slot = slot_of(keys, timing_of(st)[HASH_MASK], first, second)
     return math.nan if keys[slot, 0] == NONE else memo_values_of(st)[slot]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def decode_duration(st, n, context_sum):  # type: ignore[no-untyped-def]
     """ms of the decode part of a pass of n requests; NaN when the table does not know it."""
     kind = timing_of(st)
@@ -93,7 +117,7 @@ def decode_duration(st, n, context_sum):  # type: ignore[no-untyped-def]
         return rates_of(st)[DECODE_MS]
     if kind[TIMING] == POLYNOMIAL:
         used = min(1.0, context_sum / rates_of(st)[POOL_TOKENS])
-        return np.rint(max(1.0, _D2 * used * used + _D1 * used + _D0) * 1e6) / 1e6
+        return _whole_nanoseconds(max(1.0, _D2 * (used * used) + _D1 * used + _D0))
     if kind[TIMING] == MEMO:
         return _memo(st, DECODE_TAG | n, context_sum)
     if n >= kind[NUM_ROWS]:
@@ -105,7 +129,7 @@ def decode_duration(st, n, context_sum):  # type: ignore[no-untyped-def]
     return table[place] + table[place + 1] * (context - start)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def walk(st, n, context_sum, steps, start, horizon):  # type: ignore[no-untyped-def]
     """Up to `steps` decode passes of n requests from `start`, ending with the first that reaches `horizon`.
 
@@ -160,7 +184,7 @@ def walk(st, n, context_sum, steps, start, horizon):  # type: ignore[no-untyped-
     return done, first, now
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _note_unknown(st, n, context_sum, steps):  # type: ignore[no-untyped-def]
     number = numbers_of(st)
     number[MISS_N] = n

@@ -78,10 +78,10 @@ def _capacity_tokens(fleet: Fleet) -> int:
 
 
 def _since(edge_ms: Floats, moments: Floats, weight: Floats, power: int) -> Floats:
-    """float64 [E]: sum over moments m of weight * max(edge - m, 0) ** power, power 0, 1 or 2."""
+    """float64 [E]: sum over moments m <= edge of weight * (edge - m) ** power, power 0, 1 or 2."""
     order = np.argsort(moments, kind="stable")
     ascending, weights = moments[order], weight[order]
-    passed = np.searchsorted(ascending, edge_ms, side="left")
+    passed = np.searchsorted(ascending, edge_ms, side="right")
     sums = [np.concatenate(([0.0], np.cumsum(weights * ascending**k)))[passed] for k in range(power + 1)]
     if power == 0:
         return sums[0]

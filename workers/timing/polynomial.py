@@ -23,7 +23,7 @@ class PolynomialTimes:
         if tokens <= 0:
             return 0.0
         square, linear, constant = PREFILL_COEFFICIENTS
-        return whole_nanoseconds(square * tokens * tokens + linear * tokens + constant)
+        return whole_nanoseconds(square * (tokens * tokens) + linear * tokens + constant)
 
     def decode_ms(self, n: int, total_context: int, mean_context: int) -> float:  # noqa: ARG002 the shared signature
         """A quadratic of the share of the pool that the contexts fill, at least 1 ms; 0 when nothing decodes."""
@@ -31,4 +31,4 @@ class PolynomialTimes:
             return 0.0
         used = min(1.0, total_context / self.pool_tokens)
         square, linear, constant = DECODE_COEFFICIENTS
-        return whole_nanoseconds(max(1.0, square * used * used + linear * used + constant))
+        return whole_nanoseconds(max(1.0, square * (used * used) + linear * used + constant))

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from app.schemas.status import ReasonCode
+from workers.errors import UnsupportedError
 from workers.traffic.mooncake import TraceDrive, mooncake_batch
 from workers.traffic.requests import RequestBatch
 from workers.traffic.spans import Spans
@@ -74,14 +76,14 @@ def dynamo_batch(contents: list[bytes], drive: TraceDrive) -> tuple[RequestBatch
     """The finished requests of `dynamo.request.trace.v1` files, released by their receive times.
 
     Returns the requests and their names.
-    Raises: TraceFaultError on malformed events, or when events carry an agent context.
+    Raises: TraceFaultError on malformed events; UnsupportedError when events carry an agent context.
     """
     events = [(line, row) for content in contents for line, row in parse_lines(content)]
     ends = [(line, row) for line, row in events if row.get("event_type") == "request_end"]
     if not ends:
         raise TraceFaultError("trace did not contain any requests")
     if any(row.get("agent_context") for _, row in events):
-        raise TraceFaultError("requests with an agent context form a dependency graph, which is not supported")
+        raise UnsupportedError(ReasonCode.BACKEND_CANNOT_RUN_SHAPE, "not modelled: a trace that is a dependency graph")
     try:
         rows, block = _dynamo_rows(ends)
     except KeyError as error:

@@ -5,33 +5,11 @@ Source: user's traffic spec, sections "The four load shapes", "kv_load_ratio" an
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
+
+from app.schemas.workload import Workload
 
 ShapeName = Literal["trace", "trace_capped", "request_rate", "concurrency", "kv_load"]
-
-
-class Workload(Protocol):
-    """The fields of a checked workload block that decide its load shape."""
-
-    @property
-    def trace_path(self) -> str | None:
-        """Path of a trace; its presence excludes every synthetic field."""
-
-    @property
-    def replay_concurrency(self) -> int | None:
-        """In-flight cap of a trace."""
-
-    @property
-    def request_rate(self) -> float | None:
-        """Open-loop rate, requests (or sessions) per second."""
-
-    @property
-    def concurrency(self) -> int | None:
-        """Fixed closed-loop cap."""
-
-    @property
-    def num_request_ratio(self) -> float | None:
-        """Requests per unit of load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +17,19 @@ class LoadShape:
     """How requests are released.
 
     in_flight_cap: closed-loop limit in sessions; None: open loop.
-    interval_ms: constant spacing of synthetic open-loop arrivals; None otherwise.
+    request_rate: synthetic open-loop arrivals per second; None otherwise.
     request_count: synthetic requests (sessions when they have several turns); None for a trace.
     """
 
     name: ShapeName
     in_flight_cap: int | None
-    interval_ms: float | None
+    request_rate: float | None
     request_count: int | None
+
+    @property
+    def interval_ms(self) -> float | None:
+        """Mean spacing of synthetic open-loop arrivals; None otherwise."""
+        return None if self.request_rate is None else 1000.0 / self.request_rate
 
     @property
     def is_closed_loop(self) -> bool:
@@ -86,7 +69,7 @@ def load_shape(
     ratio = workload.num_request_ratio
     if workload.request_rate is not None:
         rate = workload.request_rate
-        return LoadShape("request_rate", None, 1000.0 / rate, resolved_request_count(ratio, rate))
+        return LoadShape("request_rate", None, rate, resolved_request_count(ratio, rate))
     if workload.concurrency is not None:
         cap = workload.concurrency
         return LoadShape("concurrency", cap, None, resolved_request_count(ratio, cap))

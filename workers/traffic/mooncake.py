@@ -91,7 +91,7 @@ def _check_dialect(
         return
     _refuse(rows.input_tokens == 0, rows.line, "a request needs a positive input_length")
     if drive.in_flight_cap is None:
-        _refuse(is_first & np.isnan(stamps), lines, "first turn is missing timestamp")
+        _refuse(is_first & np.isnan(stamps), lines, "first turn is missing its timestamp (first_arrival_timestamp_ms)")
     else:
         _refuse(stamps < 0, lines, "timestamp must be non-negative")
 

@@ -50,7 +50,7 @@ class SyntheticTraffic:
         if not (math.isfinite(self.inter_turn_delay_ms) and self.inter_turn_delay_ms >= 0):
             raise ValueError(f"inter_turn_delay_ms must be finite and non-negative, got {self.inter_turn_delay_ms}")
         if not 0 <= self.shared_prefix_ratio <= 1:
-            raise ValueError(f"shared_prefix_ratio must lie in [0, 1], got {self.shared_prefix_ratio}")
+            raise ValueError(f"shared_prefix_ratio must lie between 0.0 and 1.0, got {self.shared_prefix_ratio}")
         if not 0 <= self.cached_prefix_tokens <= self.isl:
             raise ValueError(f"cached_prefix_tokens must lie in [0, isl], got {self.cached_prefix_tokens}")
 

@@ -3,8 +3,8 @@
 Source: engine specification, sections 3.2, 3.3, 4.4, 4.7, 5 and 6.
 """
 
-from numba import njit
 
+from workers.replay.compiled import inner
 from workers.replay.kv_cache import match, pin, take
 from workers.replay.state import (
     BACKEND,
@@ -41,7 +41,7 @@ from workers.replay.state import (
 )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def can_never_run(st, r):  # type: ignore[no-untyped-def]
     """Context limit reached by the prompt, or a fresh request larger than the whole pool."""
     limits, req = limits_of(st), requests_of(st)
@@ -54,7 +54,7 @@ def can_never_run(st, r):  # type: ignore[no-untyped-def]
     return req[r, GENERATED] == 0 and (prompt + size - 1) // size > limits[NUM_BLOCKS]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def find(st, s, r, length):  # type: ignore[no-untyped-def]
     """(cached blocks usable at admission, how many of them are held); vLLM recomputes at least the last known token.
 
@@ -69,7 +69,7 @@ def find(st, s, r, length):  # type: ignore[no-untyped-def]
     return found, held
 
 
-@njit(cache=True, nogil=True)
+@inner
 def is_admissible(st, s, r, length, held):  # type: ignore[no-untyped-def]
     """vLLM: the known sequence fits now. TensorRT-LLM: it and all running ones fit until their last token."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -81,7 +81,7 @@ def is_admissible(st, s, r, length, held):  # type: ignore[no-untyped-def]
     return (length + size - 1) // size - held <= available
 
 
-@njit(cache=True, nogil=True)
+@inner
 def bill_prompt(st, s, r, before, after):  # type: ignore[no-untyped-def]
     """Charge the prompt tokens among the computed tokens [before, after) of request r; False when there are none."""
     rank, number, req = ranks_of(st), numbers_of(st), requests_of(st)
@@ -96,7 +96,7 @@ def bill_prompt(st, s, r, before, after):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def enter(st, s, r, found, tokens, now):  # type: ignore[no-untyped-def]
     """Move the waiting head r into the running list with `found` cached blocks and room for `tokens` more tokens."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -114,7 +114,7 @@ def enter(st, s, r, found, tokens, now):  # type: ignore[no-untyped-def]
     rank[s, RESERVED_BLOCKS] += (req[r, PROMPT] + req[r, OUTPUT] + size - 1) // size
 
 
-@njit(cache=True, nogil=True)
+@inner
 def refuse(st, s, r):  # type: ignore[no-untyped-def]
     """The waiting head can never run: it leaves at the end of this pass, marked by a status until then."""
     rank, req = ranks_of(st), requests_of(st)
@@ -124,7 +124,7 @@ def refuse(st, s, r):  # type: ignore[no-untyped-def]
     rank[s, REFUSED_HEAD] = r
 
 
-@njit(cache=True, nogil=True)
+@inner
 def finish_refused(st, s, end):  # type: ignore[no-untyped-def]
     rank, req = ranks_of(st), requests_of(st)
     r = rank[s, REFUSED_HEAD]

@@ -7,8 +7,6 @@ tokens it may emit at the end of this pass, 0 when it emits none; `asked` is its
 Source: engine specification, sections 3, 4, 8 and 9.
 """
 
-import numpy as np
-from numba import njit
 
 from workers.replay.backends.admission import (
     bill_prompt,
@@ -19,6 +17,8 @@ from workers.replay.backends.admission import (
     is_admissible,
     refuse,
 )
+from workers.replay.compiled import inner
+from workers.replay.drafts import accepted_drafts
 from workers.replay.kv_cache import register, release, take
 from workers.replay.state import (
     ASKED,
@@ -34,6 +34,7 @@ from workers.replay.state import (
     DECODE_N,
     DEFER,
     DONE,
+    DRAFTED,
     EFFECT,
     FIRST_TOKEN,
     FREE_BLOCKS,
@@ -62,7 +63,6 @@ from workers.replay.state import (
     TOKENS,
     TRTLLM,
     WAIT_HEAD,
-    acceptance_of,
     finish,
     limits_of,
     log_gap,
@@ -74,7 +74,7 @@ from workers.replay.state import (
 )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def begin(st, s, now):  # type: ignore[no-untyped-def]
     """Form one pass of rank s; never repeatable. See state for the contract."""
     rank, req = ranks_of(st), requests_of(st)
@@ -90,16 +90,17 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
     budget, preempted = _serve_running(st, s, defer)
     if not preempted:
         _admit(st, s, now, budget, defer)
+    _bill_prompts(st, s)
     preempted |= _make_room_for_bursts(st, s)
     if not defer and not preempted:
         rank[s, DEFER] = 0 if rank[s, NUM_WAITING] > 0 else 1
-    _bill(st, s)
+    _bill_decodes(st, s)
     if preempted:
         rank[s, EFFECT] = 1
     return 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _defers_prefill(st, s):  # type: ignore[no-untyped-def]
     """Attention DP: prefill only on every m-th group pass while something decodes here (R-PSI)."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -116,7 +117,7 @@ def _defers_prefill(st, s):  # type: ignore[no-untyped-def]
     return False
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _serve_running(st, s, defer):  # type: ignore[no-untyped-def]
     """Every running request computes what it misses, in admission order, while budget lasts: (budget left, preempted)."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -146,7 +147,7 @@ def _serve_running(st, s, defer):  # type: ignore[no-untyped-def]
     return budget, preempted
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _admit(st, s, now, budget, defer):  # type: ignore[no-untyped-def]
     """Strictly first come first served; the first head that does not fit ends the phase."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -171,7 +172,7 @@ def _admit(st, s, now, budget, defer):  # type: ignore[no-untyped-def]
         budget -= tokens
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _schedule(st, s, r, before, tokens, charge):  # type: ignore[no-untyped-def]
     limits, req = limits_of(st), requests_of(st)
     req[r, BEFORE] = before
@@ -181,7 +182,7 @@ def _schedule(st, s, r, before, tokens, charge):  # type: ignore[no-untyped-def]
     register(st, s, r, req[r, COMPUTED] // limits[BLOCK_SIZE])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _grow(st, s, r, tokens):  # type: ignore[no-untyped-def]
     """Room for `tokens`, at the cost of the most recently admitted: (r keeps running, any preempted, budget returned)."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -202,7 +203,7 @@ def _grow(st, s, r, tokens):  # type: ignore[no-untyped-def]
     return True, lost, refund
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _preempt(st, s, victim):  # type: ignore[no-untyped-def]
     """Recompute later: drop its blocks, keep its tokens, put it first in the queue, undo its work of this pass."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -218,7 +219,7 @@ def _preempt(st, s, victim):  # type: ignore[no-untyped-def]
     wait_push_front(st, s, victim)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _make_room_for_bursts(st, s):  # type: ignore[no-untyped-def]
     """Decide who emits and at most how much; with drafts the room is taken before timing. True if anyone was preempted."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -242,34 +243,44 @@ def _make_room_for_bursts(st, s):  # type: ignore[no-untyped-def]
                 if not kept:
                     break
             req[r, BURST] = burst
+            req[r, DRAFTED] = drafts
         r = req[r, RUN_NEXT]
     return preempted
 
 
-@njit(cache=True, nogil=True)
+@inner
 def is_fresh(st, r):  # type: ignore[no-untyped-def]
     """True when request r computed its last prompt token in this pass and has no token yet."""
     req = requests_of(st)
     return req[r, GENERATED] == 0 and req[r, BEFORE] < min(req[r, BEFORE] + req[r, TOKENS], req[r, PROMPT])
 
 
-@njit(cache=True, nogil=True)
-def _bill(st, s):  # type: ignore[no-untyped-def]
-    """Prefill of the prompt tokens computed now, and one decode step of all that emit and are not fresh."""
-    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    first_is_decoded = limits[BACKEND] == TRTLLM and limits[NUM_DRAFTS] > 0
+@inner
+def _bill_prompts(st, s):  # type: ignore[no-untyped-def]
+    """Prefill of the prompt tokens computed now, also of requests that lose their room before they emit."""
+    rank, req = ranks_of(st), requests_of(st)
     r = rank[s, RUN_HEAD]
     while r != NONE:
         if req[r, TOKENS] != NONE:
             rank[s, EFFECT] = 1
             bill_prompt(st, s, r, req[r, BEFORE], req[r, BEFORE] + req[r, TOKENS])
+        r = req[r, RUN_NEXT]
+
+
+@inner
+def _bill_decodes(st, s):  # type: ignore[no-untyped-def]
+    """One decode step of all that emit and are not fresh."""
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
+    first_is_decoded = limits[BACKEND] == TRTLLM and limits[NUM_DRAFTS] > 0
+    r = rank[s, RUN_HEAD]
+    while r != NONE:
         if req[r, BURST] > 0 and (first_is_decoded or not is_fresh(st, r)):
             rank[s, DECODE_N] += 1
             rank[s, DECODE_CONTEXT] += req[r, PROMPT] + req[r, GENERATED]
         r = req[r, RUN_NEXT]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def commit(st, s, end):  # type: ignore[no-untyped-def]
     """The pass ended: everyone due emits its token or burst; finished requests leave in running order."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -277,7 +288,7 @@ def commit(st, s, end):  # type: ignore[no-untyped-def]
     r = rank[s, RUN_HEAD]
     while r != NONE:
         if req[r, BURST] > 0:
-            tokens = 1 + _accepted(st, r, req[r, BURST] - 1)
+            tokens = min(1 + accepted_drafts(st, s, req[r, DRAFTED]), req[r, BURST])
             if context != NONE:
                 tokens = min(tokens, context - req[r, PROMPT] - req[r, GENERATED])
             _stamp(st, r, tokens, end)
@@ -302,7 +313,7 @@ def commit(st, s, end):  # type: ignore[no-untyped-def]
     finish_refused(st, s, end)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _stamp(st, r, tokens, end):  # type: ignore[no-untyped-def]
     req, stamp = requests_of(st), stamps_of(st)
     generated = req[r, GENERATED]
@@ -316,25 +327,3 @@ def _stamp(st, r, tokens, end):  # type: ignore[no-untyped-def]
     if zero_gaps > 0:
         log_gap(st, 0.0, zero_gaps)
     stamp[r, LAST_TOKEN] = end
-
-
-@njit(cache=True, nogil=True)
-def _accepted(st, r, limit):  # type: ignore[no-untyped-def]
-    """Leading acceptances among `limit` drafts; a random draw depends on request and position only, not on event order."""
-    limits, req, chance = limits_of(st), requests_of(st), acceptance_of(st)
-    for draft in range(min(limit, limits[NUM_DRAFTS])):
-        probability = chance[draft]
-        if probability <= 0.0:
-            return draft
-        if probability < 1.0 and _uniform(r, req[r, GENERATED] + draft) >= probability:
-            return draft
-    return min(limit, limits[NUM_DRAFTS])
-
-
-@njit(cache=True, nogil=True)
-def _uniform(r, position):  # type: ignore[no-untyped-def]
-    """A number in [0, 1) for one request and token position (SplitMix64 of both, seed 42)."""
-    mixed = np.uint64(42) + np.uint64(r) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(position) * np.uint64(0xD1B54A32D192ED03)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.float64((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53

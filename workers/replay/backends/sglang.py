@@ -7,8 +7,6 @@ request gets a token in every decode pass: its last one came with the rank's las
 with its own prefill.
 """
 
-from numba import njit
-
 from workers.replay.backends.sglang_decode import (
     commit_decode,
     plan_decode,
@@ -17,6 +15,7 @@ from workers.replay.backends.sglang_prefill import (
     commit_prefill,
     form_batch,
 )
+from workers.replay.compiled import inner
 from workers.replay.radix import (
     OVERFLOW,
 )
@@ -59,7 +58,7 @@ from workers.replay.state import (
 )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def begin(st, s, now):  # type: ignore[no-untyped-def]
     """Start a pass of rank s; see state for the contract.
 
@@ -88,7 +87,7 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
     return steps
 
 
-@njit(cache=True, nogil=True)
+@inner
 def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
     """The pass, or its `steps` repetitions, ended; see state for the contract."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -106,7 +105,7 @@ def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
         _close_group_pass(st, s, steps)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _refuse_too_long(st, s):  # type: ignore[no-untyped-def]
     """Take every waiting prompt that reaches the context limit out of the queue, wherever it stands."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -134,7 +133,7 @@ def _refuse_too_long(st, s):  # type: ignore[no-untyped-def]
     rank[s, WAIT_TAIL] = before
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _is_gated(st, s):  # type: ignore[no-untyped-def]
     """True while the prefill-decode interval forbids prefill to the group.
 
@@ -153,7 +152,7 @@ def _is_gated(st, s):  # type: ignore[no-untyped-def]
     return False
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _open_gate(st, first):  # type: ignore[no-untyped-def]
     limits, rank, real = limits_of(st), ranks_of(st), sgl_reals_of(st)
     rank[first, GATE_PASSES] = 0
@@ -161,7 +160,7 @@ def _open_gate(st, first):  # type: ignore[no-untyped-def]
         real[t, RATIO] = real[t, RATIO_START]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _close_group_pass(st, s, steps):  # type: ignore[no-untyped-def]
     """After the last active rank of the group: count its passes down, or close the gate behind a prefill."""
     limits, rank = limits_of(st), ranks_of(st)

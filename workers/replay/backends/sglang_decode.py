@@ -2,8 +2,6 @@
 
 import math
 
-from numba import njit
-
 from workers.replay.backends.sglang_prefill import (
     NEAR_TIE,
     chunk_of,
@@ -22,6 +20,7 @@ from workers.replay.backends.sglang_state import (
     release,
     remaining_output,
 )
+from workers.replay.compiled import inner
 from workers.replay.drafts import (
     accepted_drafts,
 )
@@ -92,7 +91,7 @@ from workers.replay.step_lookup import (
 )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def plan_decode(st, s):  # type: ignore[no-untyped-def]
     """Start a decode pass of all running requests; returns how often it may be repeated unchanged."""
     limits, rank = limits_of(st), ranks_of(st)
@@ -121,13 +120,13 @@ def plan_decode(st, s):  # type: ignore[no-untyped-def]
     return steps
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _room(st, s):  # type: ignore[no-untyped-def]
     tree = radix_tree_of(st)
     return tree.nodes[s, FREE_PAGES] + tree.nodes[s, EVICTABLE_PAGES]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _growth(st, s, passes):  # type: ignore[no-untyped-def]
     """New pages that decode pass number `passes` from now (0: the next one) needs: one per request with full pages."""
     limits, rank, growth = limits_of(st), ranks_of(st), growth_of(st)
@@ -135,7 +134,7 @@ def _growth(st, s, passes):  # type: ignore[no-untyped-def]
     return growth[s * page + -(rank[s, STEP] + passes) % page]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _need(st, s):  # type: ignore[no-untyped-def]
     """New pages the next decode pass must be sure of; with speculation for the longest possible bursts."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -153,7 +152,7 @@ def _need(st, s):  # type: ignore[no-untyped-def]
     return need
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _retract_until_it_fits(st, s):  # type: ignore[no-untyped-def]
     """Send requests back to the queue until the others have room, then trust the ratio they have shown so far."""
     rank, req, real = ranks_of(st), requests_of(st), sgl_reals_of(st)
@@ -171,7 +170,7 @@ def _retract_until_it_fits(st, s):  # type: ignore[no-untyped-def]
     real[s, RATIO] = min(1.0, (generated + RETRACT_STEPS * rank[s, NUM_RUNNING]) / (outputs + 1.0))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _victim(st, s):  # type: ignore[no-untyped-def]
     """The running request with the fewest tokens; of those the longest prompt, of those the last in the list."""
     rank, req = ranks_of(st), requests_of(st)
@@ -185,7 +184,7 @@ def _victim(st, s):  # type: ignore[no-untyped-def]
     return victim
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _retract(st, s, r):  # type: ignore[no-untyped-def]
     limits, rank, req, stamp, real, tree = (
         limits_of(st),
@@ -206,7 +205,7 @@ def _retract(st, s, r):  # type: ignore[no-untyped-def]
     evict(tree, s, wanted - tree.nodes[s, FREE_PAGES])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _count_long(st, s):  # type: ignore[no-untyped-def]
     """Recount NUM_LONG; returns the passes until the first of them gets within the reservation limit."""
     rank, req = ranks_of(st), requests_of(st)
@@ -224,7 +223,7 @@ def _count_long(st, s):  # type: ignore[no-untyped-def]
     return crossing
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _has_late_first_token(st, s):  # type: ignore[no-untyped-def]
     """True when a fresh request could not get its first token from its prefill pass."""
     rank, req, stamp = ranks_of(st), requests_of(st), stamps_of(st)
@@ -236,7 +235,7 @@ def _has_late_first_token(st, s):  # type: ignore[no-untyped-def]
     return False
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _next_due(st, s):  # type: ignore[no-untyped-def]
     """The step at which the next running request ends."""
     _limits, rank, ring = limits_of(st), ranks_of(st), ring_of(st)
@@ -247,7 +246,7 @@ def _next_due(st, s):  # type: ignore[no-untyped-def]
     return due
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _steps_that_fit(st, s, steps):  # type: ignore[no-untyped-def]
     """How many of the next decode passes have room without retraction; the first does."""
     limits, rank = limits_of(st), ranks_of(st)
@@ -261,7 +260,7 @@ def _steps_that_fit(st, s, steps):  # type: ignore[no-untyped-def]
     return steps
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _steps_until_admission(st, s, steps):  # type: ignore[no-untyped-def]
     """Passes until the blocked head of the queue may be admitted, at most `steps`.
 
@@ -292,7 +291,7 @@ def _steps_until_admission(st, s, steps):  # type: ignore[no-untyped-def]
     return steps
 
 
-@njit(cache=True, nogil=True)
+@inner
 def commit_decode(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
     """`steps` decode passes ended: pages, tokens, gaps, completions."""
     limits, rank, real = limits_of(st), ranks_of(st), sgl_reals_of(st)
@@ -317,7 +316,7 @@ def commit_decode(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
     _finish_due(st, s, end)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _finish_due(st, s, end):  # type: ignore[no-untyped-def]
     _limits, rank, req, ring = limits_of(st), ranks_of(st), requests_of(st), ring_of(st)
     r = ring[bucket_of(st, s, rank[s, STEP])]
@@ -329,7 +328,7 @@ def _finish_due(st, s, end):  # type: ignore[no-untyped-def]
         r = after
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _lower_ratio(st, s, steps):  # type: ignore[no-untyped-def]
     real = sgl_reals_of(st)
     for _ in range(steps):
@@ -338,7 +337,7 @@ def _lower_ratio(st, s, steps):  # type: ignore[no-untyped-def]
         real[s, RATIO] = max(real[s, RATIO_FLOOR], real[s, RATIO] - real[s, RATIO_FALL])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _log_first_gaps(st, s, first_end):  # type: ignore[no-untyped-def]
     """Gaps of the first decode pass after prefill: since the last decode pass, for fresh requests since their prefill.
 
@@ -372,7 +371,7 @@ def _log_first_gaps(st, s, first_end):  # type: ignore[no-untyped-def]
     rank[s, STALLED] = 0
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _log_other_gaps(st, s, steps):  # type: ignore[no-untyped-def]
     rank = ranks_of(st)
     n = rank[s, DECODE_N]
@@ -384,7 +383,7 @@ def _log_other_gaps(st, s, steps):  # type: ignore[no-untyped-def]
         log_stretch(st, n, rank[s, DECODE_CONTEXT] + n, steps)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _commit_bursts(st, s, end):  # type: ignore[no-untyped-def]
     """One speculative decode pass: every running request gets a token and the drafts accepted after it."""
     limits, rank, req, stamp, real, tree = (
@@ -403,7 +402,7 @@ def _commit_bursts(st, s, end):  # type: ignore[no-untyped-def]
     r = rank[s, RUN_HEAD]
     while r != NONE:
         length, remaining = req[r, PROMPT] + req[r, GENERATED], req[r, OUTPUT] - req[r, GENERATED]
-        burst = 1 + accepted_drafts(st, r, remaining - 1)
+        burst = min(1 + accepted_drafts(st, s, limits[NUM_DRAFTS]), remaining)
         make_room(st, s, (length + burst + page - 1) // page - (length + page - 1) // page)
         req[r, GENERATED] += burst
         if math.isnan(stamp[r, SECOND_TOKEN]) and req[r, GENERATED] > 1:

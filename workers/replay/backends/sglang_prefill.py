@@ -2,8 +2,6 @@
 
 import math
 
-from numba import njit
-
 from workers.replay.backends.sglang_state import (
     CHUNK_TOKENS,
     END_RUN,
@@ -18,6 +16,7 @@ from workers.replay.backends.sglang_state import (
     radix_tree_of,
     remaining_output,
 )
+from workers.replay.compiled import inner
 from workers.replay.radix import (
     EVICTABLE_PAGES,
     FREE_PAGES,
@@ -73,7 +72,7 @@ from workers.replay.state import (
 NEAR_TIE = 1e-6
 
 
-@njit(cache=True, nogil=True)
+@inner
 def first_computed(st, s, r):  # type: ignore[no-untyped-def]
     """Where the prefill of waiting request r would start, tokens: its earlier chunks or its cached whole pages.
 
@@ -87,7 +86,7 @@ def first_computed(st, s, r):  # type: ignore[no-untyped-def]
     return matched_pages(tree, s, runs, req[r, FIRST_RUN], req[r, END_RUN], limit // page, page) * page
 
 
-@njit(cache=True, nogil=True)
+@inner
 def chunk_of(st, r, start, budget):  # type: ignore[no-untyped-def]
     """(tokens to compute, the same in whole pages, output tokens to reserve) of request r under a chunk budget."""
     limits, req = limits_of(st), requests_of(st)
@@ -100,7 +99,7 @@ def chunk_of(st, r, start, budget):  # type: ignore[no-untyped-def]
     return cut, cut, 0
 
 
-@njit(cache=True, nogil=True)
+@inner
 def form_batch(st, s, now):  # type: ignore[no-untyped-def]
     """Admit heads of the queue while slots, chunk budget and room last; the first that fails blocks the rest."""
     limits, rank, req, number, real, runs, tree = (
@@ -154,9 +153,9 @@ def form_batch(st, s, now):  # type: ignore[no-untyped-def]
         budget -= paged
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _reserved_in_order(st, s):  # type: ignore[no-untyped-def]
-    rank, req, real = ranks_of(st), requests_of(st), sgl_reals_of(st)
+    rank, req = ranks_of(st), requests_of(st)
     ratio = sgl_reals_of(st)[s, RATIO]
     step_sum = 0.0
     r = rank[s, RUN_HEAD]
@@ -166,7 +165,7 @@ def _reserved_in_order(st, s):  # type: ignore[no-untyped-def]
     return step_sum
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _append(st, s, r):  # type: ignore[no-untyped-def]
     rank, req = ranks_of(st), requests_of(st)
     req[r, NEW_NEXT] = NONE
@@ -177,7 +176,7 @@ def _append(st, s, r):  # type: ignore[no-untyped-def]
     rank[s, NEW_TAIL] = r
 
 
-@njit(cache=True, nogil=True)
+@inner
 def commit_prefill(st, s, end):  # type: ignore[no-untyped-def]
     """The batch's tokens enter the tree; complete members get a token, cut ones go back to the front of the queue.
 
@@ -220,7 +219,7 @@ def commit_prefill(st, s, end):  # type: ignore[no-untyped-def]
     rank[s, NEW_HEAD] = NONE
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _give_token(st, r, end):  # type: ignore[no-untyped-def]
     req, stamp = requests_of(st), stamps_of(st)
     if req[r, GENERATED] == 0:

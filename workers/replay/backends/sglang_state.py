@@ -1,8 +1,8 @@
 """What the SGLang backend keeps per rank and per request, and how requests enter and leave the decode batch."""
 
 import numpy as np
-from numba import njit
 
+from workers.replay.compiled import inner
 from workers.replay.fleet import Pool
 from workers.replay.page_runs import (
     page_runs,
@@ -101,20 +101,20 @@ def add_sglang(st: State, pool: Pool, batch: RequestBatch, node_capacity: int | 
     st["sgl_reals"] = reals
 
 
-@njit(cache=True, nogil=True)
+@inner
 def radix_tree_of(st):  # type: ignore[no-untyped-def]
     """The radix trees of all ranks; engine number = rank number."""
     return RadixTree(sgl_nodes_of(st), sgl_slots_of(st), sgl_counters_of(st))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def bucket_of(st, s, step):  # type: ignore[no-untyped-def]
     """Place in `ring` of the first request of rank s due at `step`; the last one follows."""
     mask = limits_of(st)[RING_MASK]
     return 2 * (s * (mask + 1) + (step & mask))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def remaining_output(st, s, r):  # type: ignore[no-untyped-def]
     """O - g of running request r: steps until it is due, or with speculation what its current count says."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -123,7 +123,7 @@ def remaining_output(st, s, r):  # type: ignore[no-untyped-def]
     return req[r, DUE_STEP] - rank[s, STEP]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def make_room(st, s, pages):  # type: ignore[no-untyped-def]
     """Take `pages` pages of rank s, evicting what the free ones lack; the caller has checked that they exist."""
     tree = radix_tree_of(st)
@@ -132,7 +132,7 @@ def make_room(st, s, pages):  # type: ignore[no-untyped-def]
     tree.nodes[s, FREE_PAGES] -= pages
 
 
-@njit(cache=True, nogil=True)
+@inner
 def publish(st, s, r, tokens):  # type: ignore[no-untyped-def]
     """The first `tokens` tokens of request r enter the tree as whole pages; pages that were there already are freed."""
     limits, req, runs, tree = limits_of(st), requests_of(st), sgl_runs_of(st), radix_tree_of(st)
@@ -146,7 +146,7 @@ def publish(st, s, r, tokens):  # type: ignore[no-untyped-def]
     req[r, TREE_PAGES] = pages
 
 
-@njit(cache=True, nogil=True)
+@inner
 def release(st, s, r, tokens):  # type: ignore[no-untyped-def]
     """Free the pages of request r, which has room for `tokens` tokens, beyond the tree, and unlock its path."""
     limits, req, tree = limits_of(st), requests_of(st), radix_tree_of(st)
@@ -156,7 +156,7 @@ def release(st, s, r, tokens):  # type: ignore[no-untyped-def]
         unlock(tree, s, req[r, LAST_NODE])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def end_request(st, s, r, tokens, end):  # type: ignore[no-untyped-def]
     """Request r is complete at `end` with `tokens` tokens in its pages, which stay in the tree as whole pages."""
     req, stamp = requests_of(st), stamps_of(st)
@@ -167,7 +167,7 @@ def end_request(st, s, r, tokens, end):  # type: ignore[no-untyped-def]
     finish(st, r, DONE, end)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def join_decode(st, s, r):  # type: ignore[no-untyped-def]
     """Request r, its prompt computed, becomes the last of the running list and of the bucket of its last step."""
     limits, rank, req, growth, ring = limits_of(st), ranks_of(st), requests_of(st), growth_of(st), ring_of(st)
@@ -197,7 +197,7 @@ def join_decode(st, s, r):  # type: ignore[no-untyped-def]
     req[r, FRESH] = 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def leave_decode(st, s, r):  # type: ignore[no-untyped-def]
     """Undo `join_decode` for request r, whose `generated` is current."""
     rank, req, growth, ring = ranks_of(st), requests_of(st), growth_of(st), ring_of(st)

@@ -8,7 +8,6 @@ deferred prefill. Then decoding requests precede at most one partly computed pro
 `explicit` takes over, request by request. Source: engine specification, sections 3 to 6.
 """
 
-from numba import njit
 
 from workers.replay.backends import explicit
 from workers.replay.backends.admission import (
@@ -20,6 +19,7 @@ from workers.replay.backends.admission import (
     is_admissible,
     refuse,
 )
+from workers.replay.compiled import inner
 from workers.replay.kv_cache import register, release, take
 from workers.replay.state import (
     BLOCK_SIZE,
@@ -82,7 +82,7 @@ from workers.replay.state import (
 )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def begin(st, s, now):  # type: ignore[no-untyped-def]
     """Start a pass of rank s; see state for the contract."""
     limits, rank = limits_of(st), ranks_of(st)
@@ -123,7 +123,7 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
     return 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
     """The pass, or its `steps` repetitions, ended; see state for the contract."""
     limits, rank, req, stamp, grow, last_tokens = limits_of(st), ranks_of(st), requests_of(st), stamps_of(st), growth_of(st), ring_of(st)
@@ -167,7 +167,7 @@ def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
     finish_refused(st, s, end)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def growth_of_step(st, s, steps):  # type: ignore[no-untyped-def]
     """Blocks that rank s's decoding requests need in the next `steps` passes."""
     limits, rank = limits_of(st), ranks_of(st)
@@ -185,7 +185,7 @@ def growth_of_step(st, s, steps):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _stretch(st, s, decoding):  # type: ignore[no-untyped-def]
     """Passes in which the decoding requests alone advance, up to the next last token or shortage of blocks."""
     limits, rank, last_tokens = limits_of(st), ranks_of(st), ring_of(st)
@@ -206,7 +206,7 @@ def _stretch(st, s, decoding):  # type: ignore[no-untyped-def]
     return steps
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _steps_that_fit(st, s, steps, spare):  # type: ignore[no-untyped-def]
     limits, rank = limits_of(st), ranks_of(st)
     size = limits[BLOCK_SIZE]
@@ -220,7 +220,7 @@ def _steps_that_fit(st, s, steps, spare):  # type: ignore[no-untyped-def]
     return steps
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _is_head_blocked(st, s, budget):  # type: ignore[no-untyped-def]
     """True when nothing can be taken from the waiting queue before a running request leaves."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -237,7 +237,7 @@ def _is_head_blocked(st, s, budget):  # type: ignore[no-untyped-def]
     return missing > 0 and (budget <= 0 or (limits[CHUNKED] == 0 and missing > budget))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _compute(st, s, r, before, after):  # type: ignore[no-untyped-def]
     """Request r computes its tokens [before, after) in this pass."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -261,7 +261,7 @@ def _compute(st, s, r, before, after):  # type: ignore[no-untyped-def]
         rank[s, DECODE_CONTEXT] += length
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _continue_prompt(st, s, budget, now):  # type: ignore[no-untyped-def]
     """The partly computed prompt goes on; returns the budget left, -1 if it had to be preempted."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -279,7 +279,7 @@ def _continue_prompt(st, s, budget, now):  # type: ignore[no-untyped-def]
     return budget - (after - before)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _admit(st, s, budget, now):  # type: ignore[no-untyped-def]
     """First come first served; the first head that does not fit ends it. True if anything was admitted or refused."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -308,7 +308,7 @@ def _admit(st, s, budget, now):  # type: ignore[no-untyped-def]
     return changed
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _grow_one_by_one(st, s, now):  # type: ignore[no-untyped-def]
     """Blocks are short: in admission order every decoding request takes its block, at the cost of the last admitted."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -333,7 +333,7 @@ def _grow_one_by_one(st, s, now):  # type: ignore[no-untyped-def]
     return preempted
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _preempt(st, s, victim, now):  # type: ignore[no-untyped-def]
     """Recompute later: drop the victim's blocks, keep its tokens, put it first in the queue. `now` ended its last token's pass."""
     limits, rank, req, stamp, grow = limits_of(st), ranks_of(st), requests_of(st), stamps_of(st), growth_of(st)
@@ -360,7 +360,7 @@ def _preempt(st, s, victim, now):  # type: ignore[no-untyped-def]
     wait_push_front(st, s, victim)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _unschedule(st, s, r):  # type: ignore[no-untyped-def]
     """Take request r out of the ring of last tokens."""
     limits, req, last_tokens = limits_of(st), requests_of(st), ring_of(st)
@@ -376,7 +376,7 @@ def _unschedule(st, s, r):  # type: ignore[no-untyped-def]
         req[after, DUE_PREV] = before
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _first_token(st, s, r, end):  # type: ignore[no-untyped-def]
     """Request r, whose known tokens are all computed now, gets its token at `end` and decodes on, or is done."""
     limits, rank, req, stamp, grow, last_tokens = limits_of(st), ranks_of(st), requests_of(st), stamps_of(st), growth_of(st), ring_of(st)
@@ -417,7 +417,7 @@ def _first_token(st, s, r, end):  # type: ignore[no-untyped-def]
     last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot)) + 1] = r
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _leave(st, s, r, computed, end):  # type: ignore[no-untyped-def]
     """Request r is complete: give back its blocks."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)

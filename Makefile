@@ -1,0 +1,37 @@
+# Everything goes through run.py, which needs neither make nor an activated environment; these are the same by habit.
+PYTHON ?= python3
+VENV := .venv/bin
+.DEFAULT_GOAL := help
+.PHONY: help setup dev demo serve check test test-fast golden bench openapi migration replay lock
+
+help:           ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
+setup:          ## make .venv from the lock
+	$(PYTHON) run.py setup
+dev:            ## the same with what tests and checks need
+	$(PYTHON) run.py setup --dev
+demo:           ## one search with every real part, shown and stopped
+	$(PYTHON) run.py demo
+serve:          ## the service until Ctrl-C
+	$(PYTHON) run.py serve
+check:          ## ruff, mypy, import walls, OpenAPI document
+	$(PYTHON) run.py check
+test:           ## every test, against a real Postgres and Redis; ARGS="-k name"
+	$(PYTHON) run.py test $(ARGS)
+test-fast: dev ## only the tests that need no services
+	$(VENV)/python -m pytest -m "not services" $(ARGS)
+golden: dev ## only the reference cases
+	$(VENV)/python -m pytest tests/golden $(ARGS)
+bench: setup    ## replay speed on the reference trial
+	$(VENV)/python -m benchmarks.replay $(ARGS)
+openapi: setup  ## write openapi/openapi.json from the application
+	$(VENV)/python -m app.export_openapi > openapi/openapi.json
+migration: setup ## a new migration from the tables: NAME=add_thing, DATABASE_URL of a migrated database
+	$(VENV)/python -m alembic -c pyproject.toml revision --autogenerate -m "$(NAME)"
+replay: setup   ## one replay to standard output: CASE=case.json
+	$(VENV)/python -m workers $(CASE)
+lock: dev ## resolve the locks anew after a change in pyproject.toml
+	$(VENV)/uv pip compile --python-version 3.11 --generate-hashes --only-binary :all: --no-header \
+	  --extra perf-data --extra embedded pyproject.toml -o requirements.lock
+	$(VENV)/uv pip compile --python-version 3.11 --generate-hashes --only-binary :all: --no-header \
+	  -c requirements.lock --extra perf-data --extra embedded --extra dev pyproject.toml -o requirements-dev.lock

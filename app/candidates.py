@@ -1,0 +1,168 @@
+"""Verbs on candidates: pages, one, its report, and the comparison of two studies' winners."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
+
+import zstandard
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.db.tables import CandidateRow, ReportRow, StudyRow
+from app.errors import ConflictError, NotFoundError
+from app.render import formats
+from app.render.facts import Facts
+from app.schemas.deployment import Deployment
+
+View = Literal["ranked", "front", "all"]
+
+
+class Winner(NamedTuple):
+    """A study with its first candidate."""
+
+    study: StudyRow
+    candidate: CandidateRow
+
+
+def page_of_candidates(db: Session, study: StudyRow, view: View, limit: int, after: UUID | None) -> list[CandidateRow]:
+    """Candidates of a view in its order, those behind candidate `after`.
+
+    Stable while rows arrive: a page begins behind the *present* place of the last candidate seen, and two candidates
+    never swap places. So nothing that was there when paging began is left out or shown twice.
+    Raises: NotFoundError if `after` is not a candidate of this study.
+    """
+    query = select(CandidateRow).where(CandidateRow.study_id == study.id)
+    key = CandidateRow.number if view == "all" else CandidateRow.place
+    if view == "all":
+        query = query.order_by(CandidateRow.number)
+    else:
+        is_shown = CandidateRow.on_front if is_front_view(study, view) else CandidateRow.place.is_not(None)
+        query = query.where(is_shown).order_by(CandidateRow.place)
+    if after is not None:
+        last = db.scalar(select(key).where(CandidateRow.study_id == study.id, CandidateRow.id == after))
+        if last is None:
+            raise NotFoundError("The cursor is not of this list.")
+        query = query.where(key > last)
+    return list(db.scalars(query.limit(limit)))
+
+
+def is_front_view(study: StudyRow, view: View) -> bool:
+    """Whether a view shows the front only: asked for by name, or the ranking of a Pareto goal."""
+    return view == "front" or (view == "ranked" and study.config["goal"]["target"] == "pareto")
+
+
+def get_candidate(db: Session, study: StudyRow, candidate_id: UUID) -> CandidateRow:
+    """Raises: NotFoundError."""
+    candidate = db.get(CandidateRow, candidate_id)
+    if candidate is None or candidate.study_id != study.id:
+        raise NotFoundError("There is no such candidate in this study.")
+    return candidate
+
+
+def get_report(db: Session, candidate: CandidateRow) -> bytes:
+    """The report as JSON text."""
+    return zstandard.decompress(db.get_one(ReportRow, candidate.id).body_zstd)
+
+
+def launch_text(study: StudyRow, candidate: CandidateRow, wanted: formats.Format) -> str:
+    """How to run the candidate for real. Raises: InvalidRequestError if the format does not fit its backend."""
+    deployment = Deployment.model_validate(candidate.deployment)
+    return formats.render(deployment, _facts(study, candidate, deployment), wanted)
+
+
+_ADMISSION_FIELDS = (
+    "active_decode_blocks_threshold",
+    "active_prefill_tokens_threshold",
+    "active_prefill_tokens_threshold_frac",
+)
+
+
+def _facts(study: StudyRow, candidate: CandidateRow, deployment: Deployment) -> Facts:
+    space = study.config["search_space"]
+    measured = study.provenance.get("perf_data") or {}
+    load = {role: candidate.load.get(f"{role}_kv_capacity_tokens") for role in deployment.roles}
+    return Facts(
+        study_id=str(study.id),
+        candidate_id=str(candidate.id),
+        perf_data=f"{measured['package']} {measured['version']}" if measured else None,
+        engine_version=(measured.get("backends") or {}).get(deployment.backend),
+        kv_tokens={role: int(tokens) for role, tokens in load.items() if tokens is not None},
+        host_blocks=space.get("num_g2_blocks") or 0,
+        kv_bytes_per_token=space.get("kv_bytes_per_token"),
+        admission={name: space[name] for name in _ADMISSION_FIELDS if space.get(name) is not None},
+    )
+
+
+def winner(db: Session, study: StudyRow) -> Winner:
+    """The first of the ranking, or of the front. Raises: ConflictError while there is none."""
+    query = select(CandidateRow).where(CandidateRow.study_id == study.id, CandidateRow.rank == 1)
+    first = db.scalars(query.order_by(CandidateRow.place).limit(1)).one_or_none()
+    if first is None:
+        raise ConflictError(f"Study {study.id} has no ranked candidate; it is {study.status}.")
+    return Winner(study, first)
+
+
+_HIGHER = ("_tok_s", "_rps", "_per_user", "_per_gpu", "_reused_ratio")
+_LOWER = ("_ms", "_gpus", "_s")
+_DIRECTIONS = {"num_rejected": -1, "rejected": -1, "gpu_hours": -1}
+_TARGETS_DOWN = frozenset({"e2e_latency", "ttft", "min_gpus"})
+
+
+def direction(metric: str) -> int:
+    """1 if more is better, -1 if less is, 0 if unknown."""
+    if metric in _DIRECTIONS:
+        return _DIRECTIONS[metric]
+    if metric.endswith(_HIGHER) or "throughput" in metric:
+        return 1
+    return -1 if metric.endswith(_LOWER) else 0
+
+
+def compare(ours: Winner, baseline: Winner) -> list[dict[str, Any]]:
+    """Both winners metric by metric: objectives first, then every metric that either has.
+
+    Raises: ConflictError if the goals have no objective in common.
+    """
+    rows = []
+    mine, theirs = objectives_of(ours), objectives_of(baseline)
+    if not mine.keys() & theirs.keys():
+        raise ConflictError(f"The goals differ: {', '.join(mine)} against {', '.join(theirs)}.")
+    for name in mine:
+        sense = -1 if name in _TARGETS_DOWN else 1
+        rows.append(_row(name, mine[name], theirs.get(name), sense, is_objective=True))
+    left, right = ours.candidate.metrics, baseline.candidate.metrics
+    names = [*left, *(name for name in right if name not in left)]
+    rows += [_row(name, left.get(name), right.get(name), direction(name), is_objective=False) for name in names]
+    return rows
+
+
+def objectives_of(winner: Winner) -> dict[str, float]:
+    """Raw objective values by name."""
+    return named_objectives(winner.study.config["goal"], winner.candidate.objectives)
+
+
+def named_objectives(goal: Mapping[str, Any], values: list[float]) -> dict[str, float]:
+    """Objective values under the names of the goal, in its order."""
+    names = goal.get("pareto_objectives") or ["throughput_per_gpu", "throughput_per_user"]
+    return dict(zip(names if goal["target"] == "pareto" else [goal["target"]], values, strict=False))
+
+
+def _row(metric: str, value: float | None, base: float | None, sense: int, *, is_objective: bool) -> dict[str, Any]:
+    ratio = value / base if value is not None and base else None
+    said = "unknown"
+    if value is not None and base is not None and (sense or value == base):
+        said = "equal" if value == base else "better" if (value - base) * sense > 0 else "worse"
+    return {
+        "metric": metric, "is_objective": is_objective, "value": value, "baseline": base, "ratio": ratio,
+        "verdict": said,
+    }  # fmt: skip
+
+
+def worse_than_allowed(rows: list[dict[str, Any]], tolerance: float) -> list[dict[str, Any]]:
+    """Objectives that are worse than the baseline by more than `tolerance`, a part of the baseline's value."""
+    return [
+        row
+        for row in rows
+        if row["is_objective"]
+        and row["verdict"] == "worse"
+        and (row["ratio"] is None or abs(row["ratio"] - 1) > tolerance)
+    ]

@@ -1,0 +1,65 @@
+"""Settings: every knob an operator has, read once from the environment.
+
+`DATABASE_URL` and `REDIS_URL` are read as they are; every other field is read from `SPICA_<FIELD>`.
+"""
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SERVICE_VERSION = "0.1.0"
+VERSIONS_CHANNEL = "spica.versions"
+"""Redis channel on which new study versions are announced, as "<study id> <version>"."""
+
+_PLAIN_NAMES = {"database_url": "DATABASE_URL", "redis_url": "REDIS_URL"}
+
+
+class Settings(BaseModel):
+    """Defaults are those of the service contract, section 5. Durations in seconds, sizes in bytes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    database_url: str = "postgresql://app@127.0.0.1:5432/spica"
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    database_pool: int = Field(10, ge=1)
+    host: str = "127.0.0.1"
+    allow_anonymous: bool = False
+    data_dir: Path = Path("data")
+    trace_dir: Path | None = None
+
+    max_config_bytes: int = Field(1 << 20, ge=1)
+    body_timeout_s: float = Field(30.0, gt=0)
+    max_trials: int = Field(20_000, ge=1)
+    max_open_studies: int = Field(100, ge=1)
+    max_wait_s: float = Field(60.0, ge=0)
+    max_event_streams: int = Field(500, ge=1)
+    idempotency_hours: float = Field(24.0, gt=0)
+
+    chunk_s: float = Field(1.0, gt=0)
+    lease_s: float = Field(10.0, gt=0)
+    heartbeat_s: float = Field(2.5, gt=0)
+    max_attempts: int = Field(4, ge=1)
+    rescue_every_s: float = Field(1.0, gt=0)
+    lost_message_s: float = Field(2.0, gt=0)
+    slow_message_s: float = Field(60.0, gt=0)
+    cancel_grace_s: float = Field(2.5, gt=0)
+    retention_days: float | None = Field(None, gt=0)
+    database_patience_s: float = Field(120.0, gt=0)
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Settings from environment variables; unset and empty ones keep their default.
+
+    Raises: pydantic.ValidationError for a value that does not fit its field.
+    """
+    names = {field: _PLAIN_NAMES.get(field, f"SPICA_{field.upper()}") for field in Settings.model_fields}
+    return Settings.model_validate({field: environment[name] for field, name in names.items() if environment.get(name)})
+
+
+@lru_cache(maxsize=1)
+def settings() -> Settings:
+    """The settings of this process."""
+    return read_settings(os.environ)

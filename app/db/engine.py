@@ -1,0 +1,81 @@
+"""The database connection pool, transactions, and patience with a database that is away.
+
+One synchronous psycopg engine per process, shared in kind by API and workers. A forked process must call
+`forget_connections` before its first query: two processes on one socket corrupt each other's protocol.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import orjson
+import structlog
+from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.orm import Session
+
+from app.config import settings
+
+log = structlog.get_logger()
+T = TypeVar("T")
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+
+
+def _dumps(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+@lru_cache(maxsize=1)
+def engine() -> Engine:
+    """The engine of this process; connects on first use, checks a pooled connection before handing it out."""
+    url = make_url(settings().database_url).set(drivername="postgresql+psycopg")
+    return create_engine(
+        url,
+        pool_size=settings().database_pool,
+        max_overflow=settings().database_pool,
+        pool_timeout=5,
+        pool_pre_ping=True,
+        json_serializer=_dumps,
+        json_deserializer=orjson.loads,
+        connect_args={"connect_timeout": 3, "application_name": "spica", "options": "-c statement_timeout=60000"},
+    )
+
+
+def forget_connections() -> None:
+    """Drop inherited connections without closing them: their sockets belong to the parent process."""
+    engine().dispose(close=False)
+
+
+@contextmanager
+def transaction() -> Iterator[Session]:
+    """A session whose work is committed at the end of the block, or rolled back if the block raises."""
+    with Session(engine(), expire_on_commit=False) as db, db.begin():
+        yield db
+
+
+def is_away(error: Exception) -> bool:
+    """Whether the error means that the database cannot be reached, as opposed to a refused statement."""
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    return isinstance(error, OperationalError) or type(error).__name__ == "TimeoutError"
+
+
+def patiently(work: Callable[[], T], patience_s: float | None = None) -> T:
+    """Run a whole transaction, again and again while the database is away.
+
+    `work` must be safe to repeat: a connection that breaks during COMMIT leaves it unknown whether the commit happened.
+    Raises: the last error once `patience_s` has passed.
+    """
+    deadline = time.monotonic() + (settings().database_patience_s if patience_s is None else patience_s)
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            if not is_away(error) or time.monotonic() + pause_s > deadline:
+                raise
+            log.warning("database_away", error=type(error).__name__, pause_s=pause_s)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

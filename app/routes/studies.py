@@ -1,0 +1,210 @@
+"""/studies: submit, list, read, cancel, delete, plan, trials."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from app import studies, views
+from app.auth import Caller
+from app.config import settings
+from app.errors import ConflictError, FieldFault, InvalidRequestError
+from app.queue import announce, wake_study
+from app.routes.bodies import CheckedStudy, RefusedError, check, read_submission
+from app.routes.deps import Door, DoorDep, PlannerDep, WakerDep
+from app.routes.faults import Fault
+from app.routes.json_text import json_response
+from app.routes.openapi_bodies import SUBMISSION
+from app.routes.pages import (
+    Cursor,
+    Limit,
+    cache_headers,
+    decode_cursor,
+    encode_cursor,
+    etag,
+    is_unchanged,
+    next_link,
+    not_modified,
+)
+from app.routes.problems import UNCHANGED, problems
+from app.schemas.advice import advice
+from app.schemas.status import STUDY_TERMINAL, StudyStatus, TrialStatus
+from app.schemas.study_view import StudyPage, StudyView, TrialPage
+from app.wake import Waker
+
+router = APIRouter(prefix="/studies", tags=["studies"])
+T = TypeVar("T")
+
+Wait = Annotated[float, Query(ge=0, le=60, description="Seconds to wait at most.")]
+_POLL_AGAIN_S = "1"
+
+
+@router.post(
+    "",
+    status_code=202,
+    response_model=StudyView,
+    responses=problems(408, 409, 413, 415, 429) | SUBMISSION.responses,
+    openapi_extra=SUBMISSION.request,
+)
+async def submit(
+    request: Request,
+    door: DoorDep,
+    planner: PlannerDep,
+    waker: WakerDep,
+    wait: Wait = 0,
+    dry_run: bool = False,
+    reuse: bool = False,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
+) -> Response:
+    """Submit a study as JSON or YAML.
+
+    202 with the study; 200 with the plan for `dry_run`, or with the earlier study for a repeated `Idempotency-Key` and
+    for `reuse`. With `wait`, answers when the study ends or the seconds are over.
+    """
+    caller = await run_in_threadpool(door.caller, "submit")
+    checked = await _checked(request)
+    warnings = [warned.model_dump() for warned in advice(checked.config, checked.client_set)]
+    if dry_run:
+        return json_response(await run_in_threadpool(_dry_run, caller, checked, planner))
+    submission = studies.Submission(checked.config, warnings, idempotency_key, reuse)
+    created = await run_in_threadpool(_create, caller, submission)
+    document = await _await_end(door, waker, created.study.id, wait)
+    headers = {"Location": f"/studies/{created.study.id}"}
+    if document["status"] not in STUDY_TERMINAL:
+        headers["Retry-After"] = _POLL_AGAIN_S
+    if created.is_replay:
+        headers["Idempotency-Replayed"] = "true"
+    return json_response(document, 200 if created.is_replay else 202, headers)
+
+
+async def _checked(request: Request) -> CheckedStudy:
+    limit_s = settings().body_timeout_s
+    try:
+        submission = await asyncio.wait_for(read_submission(request), limit_s)
+    except TimeoutError as error:
+        fault = f"did not arrive within {limit_s:g} seconds"
+        raise RefusedError(408, [Fault(pointer="", value=None, fault=fault, remedy="send it faster")]) from error
+    if submission.trace is not None:
+        together = "cannot be uploaded together with the configuration"
+        raise InvalidRequestError([FieldFault("trace", None, together, "POST /traces first")])
+    return await run_in_threadpool(check, submission.document, submission.faults)
+
+
+def _dry_run(caller: Caller, checked: CheckedStudy, planner: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    return planner(checked.config, studies.trace_summary(caller, checked.config))
+
+
+def _create(caller: Caller, submission: studies.Submission) -> studies.Created:
+    created = studies.create_study(caller, submission)
+    if not created.is_replay:
+        wake_study(created.study.id)
+    return created
+
+
+def _read(door: Door, study_id: UUID) -> dict[str, Any]:
+    with door.open("read") as (db, caller):
+        return views.study_document(studies.get_study(db, caller, study_id))
+
+
+async def _await_end(
+    door: Door, waker: Waker, study_id: UUID, seconds: float, version: int | None = None
+) -> dict[str, Any]:
+    """The study once it has ended, its version is above `version`, or the seconds are over."""
+    deadline = time.monotonic() + min(seconds, settings().max_wait_s)
+    while True:
+        document = await run_in_threadpool(_read, door, study_id)
+        has_moved = version is not None and document["version"] > version
+        left_s = deadline - time.monotonic()
+        if has_moved or document["status"] in STUDY_TERMINAL or left_s <= 0:
+            return document
+        await waker.wait_for(study_id, document["version"], left_s)
+
+
+@router.get("", response_model=StudyPage, responses=problems())
+def list_(
+    request: Request,
+    door: DoorDep,
+    status: StudyStatus | None = None,
+    label: Annotated[str | None, Query(max_length=400, description="`key`, or `key=value`.")] = None,
+    model_name: Annotated[str | None, Query(max_length=400)] = None,
+    created_after: datetime | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """Studies, newest first."""
+    wanted = studies.StudyFilter(status, label, model_name, created_after)
+    with door.open("read") as (db, caller):
+        rows = studies.list_studies(db, caller, wanted, limit + 1, decode_cursor(cursor, UUID))
+    following = encode_cursor(rows[limit - 1].id) if len(rows) > limit else None
+    document = {"items": [views.study_summary(row) for row in rows[:limit]], "next_cursor": following}
+    return json_response(document, headers=next_link(request, following))
+
+
+@router.get("/{study_id}", response_model=StudyView, responses=problems(404) | UNCHANGED)
+async def get(
+    request: Request,
+    study_id: UUID,
+    door: DoorDep,
+    waker: WakerDep,
+    wait: Wait = 0,
+    version: Annotated[int | None, Query(ge=0, description="Wait until the study is past this version.")] = None,
+) -> Response:
+    """One study. With `wait`, answers when it ends; with `version` too, as soon as it is past that version."""
+    document = await _await_end(door, waker, study_id, wait, version)
+    tag = etag(request, document["version"])
+    if is_unchanged(request, tag):
+        return not_modified(tag)
+    return json_response(document, headers=cache_headers(tag))
+
+
+@router.post("/{study_id}/cancel", status_code=202, response_model=StudyView, responses=problems(404, 409))
+def cancel(study_id: UUID, door: DoorDep) -> Response:
+    """Stop a study within seconds; what it has found stays. Repeating it is harmless."""
+    study = studies.cancel_study(door.caller("submit"), study_id)
+    announce(study.id, study.version)
+    wake_study(study.id)
+    return json_response(views.study_document(study), 202)
+
+
+@router.delete("/{study_id}", status_code=204, responses=problems(404, 409))
+def delete(study_id: UUID, door: DoorDep) -> Response:
+    """Delete an ended study with its trials, candidates and reports."""
+    studies.delete_study(door.caller("submit"), study_id)
+    return Response(status_code=204)
+
+
+@router.get("/{study_id}/plan", responses=problems(404, 409))
+def plan(study_id: UUID, door: DoorDep) -> Response:
+    """What the study searches: branches, knobs, excluded shapes with reasons, capacities, estimated time."""
+    with door.open("read") as (db, caller):
+        study = studies.get_study(db, caller, study_id)
+    if study.plan is None:
+        raise ConflictError(f"There is no plan (yet): the study is {study.status}.")
+    return json_response(study.plan)
+
+
+@router.get("/{study_id}/trials", response_model=TrialPage, responses=problems(404))
+def trials(
+    request: Request,
+    study_id: UUID,
+    door: DoorDep,
+    status: TrialStatus | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """Every trial ever asked for, in that order."""
+    with door.open("read") as (db, caller):
+        study = studies.get_study(db, caller, study_id)
+        tag = etag(request, study.version)
+        if is_unchanged(request, tag):
+            return not_modified(tag)
+        rows = studies.list_trials(db, study.id, status, limit + 1, decode_cursor(cursor, int))
+    following = encode_cursor(rows[limit - 1].number) if len(rows) > limit else None
+    document = {"items": [views.trial_document(row) for row in rows[:limit]], "next_cursor": following}
+    return json_response(document, headers=cache_headers(tag) | next_link(request, following))

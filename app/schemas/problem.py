@@ -1,0 +1,29 @@
+"""Problem documents: what every refusal looks like. Source: RFC 9457."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class FaultView(BaseModel):
+    """One fault: where, what was given, what is wrong with it, what would be right."""
+
+    pointer: str = Field(description="RFC 6901 pointer into the document, or the name of a query parameter or header.")
+    value: Any = None
+    fault: str
+    remedy: str = ""
+    caused_by: str | None = Field(None, description="Pointer of the misspelled key that explains this fault.")
+
+
+class Problem(BaseModel):
+    """A refusal or a failure. `type` names its kind; further members depend on the kind."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    detail: str
+    status: int | None = Field(None, description="The HTTP status; absent inside a study's body.")
+    errors: list[FaultView] | None = Field(None, description="Every fault of the request, not only the first.")

@@ -1,0 +1,46 @@
+"""Runs inside .venv: connects to Postgres and Redis as a client would and prints their versions as JSON.
+
+Usage: python -m launch.probe, with DATABASE_URL and REDIS_URL in the environment. Exit code 1 and one line per
+server that does not answer.
+"""
+
+import json
+import os
+import sys
+
+import psycopg
+import redis
+
+TIMEOUT_S = 5
+
+
+def postgres_version(url: str) -> str:
+    """Raises: psycopg.Error when it cannot be reached."""
+    address = url.replace("+psycopg", "", 1)  # SQLAlchemy's way to name the driver, unknown to libpq
+    with psycopg.connect(address, connect_timeout=TIMEOUT_S) as connection:
+        return connection.info.parameter_status("server_version") or "unknown"
+
+
+def redis_version(url: str) -> str:
+    """Raises: redis.RedisError when it cannot be reached."""
+    with redis.Redis.from_url(url, socket_connect_timeout=TIMEOUT_S, socket_timeout=TIMEOUT_S) as client:
+        return str(client.info("server")["redis_version"])
+
+
+def main() -> int:
+    """Print {"Postgres": version, "Redis": version}; the exit code."""
+    versions, faults = {}, []
+    try:
+        versions["Postgres"] = postgres_version(os.environ["DATABASE_URL"])
+    except (psycopg.Error, ValueError) as fault:
+        faults.append(f"DATABASE_URL: {fault}")
+    try:
+        versions["Redis"] = redis_version(os.environ["REDIS_URL"])
+    except (redis.RedisError, ValueError) as fault:
+        faults.append(f"REDIS_URL: {fault}")
+    print("\n".join(faults) if faults else json.dumps(versions))
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

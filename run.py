@@ -1,0 +1,111 @@
+"""The way in: `python3 run.py setup | demo | serve | test | check`. Standard library only; see README.md."""
+
+import argparse
+import contextlib
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from launch.checks import run_checks
+from launch.demo import show_demo
+from launch.folders import REPOSITORY, data_folder, new_run_folder, open_data_folder
+from launch.install import DEV_LOCK, PYTHON, RUNTIME_LOCK, install
+from launch.process import LaunchError, raise_interrupt_on_signals, run_in_foreground
+from launch.stack import child_env, migrate, services, start_application
+
+INTERRUPTED = 130
+WATCH_EVERY_S = 0.5
+
+
+def setup(arguments: argparse.Namespace) -> int:
+    """Install what the service needs into .venv."""
+    install(DEV_LOCK if arguments.dev else RUNTIME_LOCK)
+    print(f"ready: {PYTHON}")
+    return 0
+
+
+def serve(_arguments: argparse.Namespace) -> int:
+    """Run the service until Ctrl-C; data stays in DATA_DIR."""
+    install(RUNTIME_LOCK)
+    folder = data_folder()
+    with open_data_folder(folder), services(folder) as stack:
+        migrate(stack)
+        url = start_application(stack)
+        print(f"serving on {url} (page {url}/docs, data and logs in {folder}); Ctrl-C stops it", flush=True)
+        try:
+            while True:
+                time.sleep(WATCH_EVERY_S)
+                stack.restart_dead()
+        except KeyboardInterrupt:
+            print("stopping ...", flush=True)
+            return 0
+
+
+def demo(_arguments: argparse.Namespace) -> int:
+    """Search once with every real part on temporary data, show the ranking, stop everything."""
+    begun = time.monotonic()
+    install(RUNTIME_LOCK)
+    with run_folder() as folder, services(folder) as stack:
+        migrate(stack)
+        url = start_application(stack)
+        code = show_demo(url, stack, begun)
+    print("everything stopped")
+    return code
+
+
+def test(arguments: argparse.Namespace) -> int:
+    """Run pytest against a real Postgres and a real Redis."""
+    install(DEV_LOCK)
+    with run_folder() as folder, services(folder, for_tests=True) as stack:
+        return run_in_foreground([str(PYTHON), "-m", "pytest", *arguments.pytest], env=stack.env, cwd=REPOSITORY)
+
+
+def check(_arguments: argparse.Namespace) -> int:
+    """Run the static checks."""
+    install(DEV_LOCK)
+    with run_folder() as folder:
+        return run_checks(child_env(folder))
+
+
+@contextlib.contextmanager
+def run_folder() -> Iterator[Path]:
+    """A temporary data folder that is gone afterwards."""
+    folder = new_run_folder()
+    try:
+        with open_data_folder(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> int:
+    """Run one command; its exit code, 130 when interrupted."""
+    parser = argparse.ArgumentParser(prog="run.py", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for command in (setup, demo, serve, test, check):
+        one = commands.add_parser(command.__name__, help=command.__doc__, add_help=command is not test)
+        one.set_defaults(run=command)
+        if command is setup:
+            one.add_argument("--dev", action="store_true", help="with everything that tests and checks need")
+    arguments, rest = parser.parse_known_args()
+    arguments.pytest = rest
+    if rest and arguments.command != "test":
+        parser.error(f"unknown arguments: {' '.join(rest)}")
+    raise_interrupt_on_signals()
+    try:
+        code: int = arguments.run(arguments)
+        return code
+    except LaunchError as fault:
+        print(f"run.py {arguments.command}: {fault}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; everything stopped", file=sys.stderr)
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    if sys.platform != "linux" or sys.version_info < (3, 11):
+        sys.exit("run.py needs Linux and Python 3.11 or newer")
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""Ports, the compile cache and what servers are told."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launch import servers, stack
+from launch.process import Child, LaunchError, Program
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one compiled source file."""
+    source = tmp_path / "workers" / "replay" / "loop.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("one = 1\n")
+    monkeypatch.setattr(stack, "REPOSITORY", tmp_path)
+    return source
+
+
+def test_numba_cache_of_changed_sources_is_another_folder(sources: Path) -> None:
+    before = stack.numba_cache()
+    assert stack.numba_cache() == before
+    sources.write_text("one = 2\n")
+    assert stack.numba_cache() != before
+
+
+def test_numba_cache_keeps_only_the_newest(sources: Path) -> None:
+    for content in range(stack.NUMBA_CACHES_KEPT + 3):
+        sources.write_text(f"one = {content}\n")
+        newest = stack.numba_cache()
+    kept = list(newest.parent.iterdir())
+    assert len(kept) == stack.NUMBA_CACHES_KEPT
+    assert newest in kept
+
+
+@pytest.mark.parametrize("port", ["abc", "0", "65536", "-1"])
+def test_port_that_is_none_is_refused(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORT", port)
+    with pytest.raises(LaunchError, match=f"PORT={port}"):
+        stack.api_port()
+
+
+def test_child_environment_hides_postgres_variables_and_limits_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGHOST", "elsewhere")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    env = stack.child_env(tmp_path)
+    assert "PGHOST" not in env
+    assert env["OMP_NUM_THREADS"] == "1"
+
+
+def test_server_whose_port_was_taken_is_started_on_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = iter((1, 2))
+    monkeypatch.setattr(servers, "free_port", lambda: next(ports))
+
+    def program(port: int) -> Program:
+        script = "exit 1" if port == 1 else "sleep 600"
+        return Program("server", ["sh", "-c", script], {"PATH": "/usr/bin:/bin"}, tmp_path, tmp_path / f"log{port}")
+
+    def ready(port: int) -> Callable[[int], bool]:
+        return lambda _pid: port == 2
+
+    child, port = servers.start_on_free_port(program, ready)
+    try:
+        assert (port, child.popen.poll()) == (2, None)
+    finally:
+        child.ask_to_stop()
+        child.wait_stopped()
+
+
+def test_program_that_keeps_dying_is_not_restarted_for_ever(tmp_path: Path) -> None:
+    dying = Program("dying", ["false"], {"PATH": "/usr/bin:/bin"}, tmp_path, tmp_path / "log")
+    running = stack.Stack(tmp_path, {}, [Child(dying)])
+
+    def restart_after_each_end() -> None:
+        for _ in range(stack.RESTARTS_PER_MINUTE + 1):
+            running.children[0].popen.wait()
+            running.restart_dead()
+
+    with pytest.raises(LaunchError, match=r"dying ended with exit code 1; restarted 5 times"):
+        restart_after_each_end()

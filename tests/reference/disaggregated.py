@@ -1,0 +1,219 @@
+"""The clock of a disaggregated fleet: prefill engines, hand-over, decode engines (traffic specification, 1 and 5)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import inf
+
+from app.schemas.status import ReasonCode
+from tests.reference.engine_group import EngineGroup
+from tests.reference.handoff_ranks import SglangDecodeRank, SglangPrefillRank, VllmDecodeRank, VllmPrefillRank
+from tests.reference.releases import Releases
+from tests.reference.routing import RoundRobin
+from tests.reference.sequence import Sequence
+from workers.errors import StuckError
+from workers.replay.fleet import Fleet
+from workers.replay.outcomes import COMPLETED, REJECTED, UNFINISHED
+from workers.traffic.requests import RequestBatch
+
+
+@dataclass(eq=False)
+class HandOver:
+    """One request on its way: its prefill half runs as a one-token request, its decode half makes all tokens."""
+
+    prefill: Sequence
+    decode: Sequence
+    source: tuple[int, int] = (-1, -1)
+    target: tuple[int, int] = (-1, -1)
+    cached_tokens: int = 0
+    lands_ms: float = inf
+    place: int = 0
+    active: bool = False
+
+
+class DisaggregatedReplay:
+    """vLLM and TensorRT-LLM choose the source first, SGLang the destination."""
+
+    def __init__(self, fleet: Fleet, batch: RequestBatch, sequences: list[Sequence]) -> None:
+        assert fleet.prefill is not None
+        assert fleet.decode is not None
+        self.fleet = fleet
+        self.sequences = sequences
+        self.prefills = [EngineGroup(fleet.prefill, number) for number in range(fleet.prefill.replicas)]
+        self.decodes = [EngineGroup(fleet.decode, number) for number in range(fleet.decode.replicas)]
+        self.prefill_router = RoundRobin(fleet.prefill.replicas, fleet.prefill.attention_dp, flat=True)
+        self.decode_router = RoundRobin(fleet.decode.replicas, fleet.decode.attention_dp, flat=True)
+        self.destination_first = fleet.prefill.backend == "sglang"
+        self.releases = Releases(batch, sequences)
+        self.stop_after_ms = inf if batch.stop_after_ms is None else batch.stop_after_ms
+        self.prefill_replicas, self.decode_replicas = fleet.prefill.replicas, fleet.decode.replicas
+        self.computed_prefill = 0
+        self.now = 0.0
+        self.targets = [(group.number, rank) for group in self.decodes for rank in range(len(group.ranks))]
+        self.requested: dict[tuple[int, int], list[HandOver]] = {target: [] for target in self.targets}
+        self.may_serve = dict.fromkeys(self.targets, 0)
+        self.travelling: list[HandOver] = []
+        self.held: list[HandOver] = []
+        self.by_prefill: dict[Sequence, HandOver] = {}
+
+    def run(self) -> None:
+        """Jump from event to event until nothing is left or the time limit passes."""
+        while True:
+            moment = self._next_moment()
+            if moment == inf:
+                break
+            if moment > self.stop_after_ms:
+                return
+            self.now = moment
+            self._finish_passes()
+            self._hand_over()
+            self._start_passes()
+            for seq in self.releases.pop_due(self.now):
+                self._arrive(seq)
+            self._hand_over()
+            self._start_passes()
+            self.may_serve = dict.fromkeys(self.targets, 0)
+        if stuck := sum(seq.status == UNFINISHED for seq in self.sequences):
+            raise StuckError(ReasonCode.REPLAY_STUCK, f"{stuck} requests cannot go on")
+
+    def _next_moment(self) -> float:
+        ends = [g.end_ms for g in self.prefills + self.decodes if g.end_ms is not None]
+        return min([self.releases.next_ms, *ends, *(h.lands_ms for h in self.travelling if h.lands_ms > self.now)])
+
+    # ---- passes
+
+    def _finish_passes(self) -> None:
+        """Completions due now, prefill engines first, each role by ascending engine; then the new hand-overs."""
+        prefilled: list[HandOver] = []
+        for group in self._due(self.prefills):
+            for seq in group.finish_pass():
+                prefilled += self._prefilled(seq, rejected=seq.index in group.rejected)
+            self.computed_prefill += sum(result.computed_prefill for result in group.results)
+        for group in self._due(self.decodes):
+            self.may_serve.update({(group.number, rank): 1 for rank in range(len(group.ranks))})
+            for seq in group.finish_pass():
+                self._ended(seq, COMPLETED)
+            self.computed_prefill += sum(result.computed_prefill for result in group.results)
+        self._serve_queues()
+        for over in prefilled:
+            if self.destination_first:
+                self._depart(over)
+            else:
+                self._request_destination(over)
+
+    def _due(self, groups: list[EngineGroup]) -> Iterable[EngineGroup]:
+        return [g for g in groups if g.end_ms is not None and g.end_ms <= self.now]
+
+    def _start_passes(self) -> None:
+        for target in self.targets:
+            self._rank(target).others_wait = bool(self.requested[target])
+        for group in self.prefills + self.decodes:
+            if not group.is_busy and group.has_work:
+                group.start_pass(self.now)
+
+    def _prefilled(self, seq: Sequence, rejected: bool) -> list[HandOver]:
+        over = self.by_prefill[seq]
+        over.decode.admissions = list(seq.admissions)
+        if rejected:
+            del self.by_prefill[seq]
+            self._ended(over.decode, REJECTED)
+            return []
+        self.held.append(over)
+        return [over]
+
+    def _ended(self, seq: Sequence, status: int) -> None:
+        seq.status, seq.end_ms = status, self.now
+        self.releases.ended(seq, self.now)
+
+    # ---- hand-over
+
+    def _arrive(self, seq: Sequence) -> None:
+        half = replace(seq, max_output=1, admissions=[], token_ms=[])
+        over = HandOver(prefill=half, decode=seq)
+        self.by_prefill[half] = over
+        if self.destination_first:
+            self._request_destination(over)
+        else:
+            self._queue_prompt(over)
+
+    def _queue_prompt(self, over: HandOver) -> None:
+        over.source = self.prefill_router.pick()
+        over.decode.prefill_worker = over.source[0]
+        self.prefills[over.source[0]].ranks[over.source[1]].submit(over.prefill)
+
+    def _request_destination(self, over: HandOver) -> None:
+        """Queue for room on a decode rank; one between passes serves the head of its queue at once."""
+        over.target = self.decode_router.pick()
+        over.decode.worker, over.decode.dp_rank = over.target
+        self.requested[over.target].append(over)
+        if not self.decodes[over.target[0]].is_busy:
+            self._reserve_head(over.target)
+
+    def _reserve_head(self, target: tuple[int, int]) -> bool:
+        """Give the first in the queue its room, if there is room (and, SGLang apart, a slot to run in)."""
+        over = self.requested[target][0]
+        rank = self._rank(target)
+        if not self.destination_first and len(rank.running) >= rank.pool.max_num_seqs:
+            return False
+        cached = rank.reserve(over.decode)
+        if cached is None:
+            return False
+        self.requested[target].pop(0)
+        over.cached_tokens = cached
+        if self.destination_first:
+            self._queue_prompt(over)
+        else:
+            self._depart(over)
+        return True
+
+    def _depart(self, over: HandOver) -> None:
+        over.lands_ms = self.now + (transfer_ms := self._transfer_ms(over))
+        over.place = over.decode.index if transfer_ms > 0 else 0  # at once: in the order of departure
+        self.travelling.append(over)
+
+    def _transfer_ms(self, over: HandOver) -> float:
+        transfer = self.fleet.transfer
+        if not transfer.bytes_per_token or not transfer.bandwidth_gb_per_s:
+            return 0.0
+        tokens = over.decode.prompt
+        if transfer.timing == "destination_missing":
+            assert self.fleet.decode is not None
+            size = self.fleet.decode.block_size
+            tokens = -(-over.decode.prompt // size) * size - over.cached_tokens
+        return tokens * transfer.bytes_per_token / (transfer.bandwidth_gb_per_s * 1e9) * 1000.0
+
+    def _hand_over(self) -> None:
+        """Reservations, activations and releases on engines between passes, until nothing changes."""
+        changed = True
+        while changed:
+            changed = self._activate_landed() | self._serve_queues()
+        for over in [h for h in self.held if h.active and not self.prefills[h.source[0]].is_busy]:
+            self.held.remove(over)
+            del self.by_prefill[over.prefill]
+            source = self.prefills[over.source[0]].ranks[over.source[1]]
+            assert isinstance(source, VllmPrefillRank | SglangPrefillRank)
+            source.release(over.prefill)
+
+    def _activate_landed(self) -> bool:
+        landed = [h for h in self.travelling if h.lands_ms <= self.now and not self.decodes[h.target[0]].is_busy]
+        for over in sorted(landed, key=lambda h: (h.lands_ms, h.place)):
+            self.travelling.remove(over)
+            over.active = True
+            self._rank(over.target).activate(over.decode)
+            self.may_serve[over.target] += 1
+        return bool(landed)
+
+    def _serve_queues(self) -> bool:
+        """One reservation per pass end and per activation of a rank."""
+        served = False
+        for target, queue in self.requested.items():
+            while queue and not self.decodes[target[0]].is_busy and self.may_serve[target] > 0:
+                if not self._reserve_head(target):
+                    break
+                self.may_serve[target] -= 1
+                served = True
+        return served
+
+    def _rank(self, target: tuple[int, int]) -> VllmDecodeRank | SglangDecodeRank:
+        rank = self.decodes[target[0]].ranks[target[1]]
+        assert isinstance(rank, VllmDecodeRank | SglangDecodeRank)
+        return rank

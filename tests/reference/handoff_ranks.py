@@ -1,0 +1,102 @@
+"""Ranks of disaggregated roles: a prefill rank keeps finished prompts, a decode rank reserves room for them.
+
+Rules: traffic specification, section 5; replay-engine specification, section 14.
+"""
+
+from tests.reference.acceptance import Acceptance
+from tests.reference.sequence import PassResult, Sequence
+from tests.reference.sglang import SglangRank
+from tests.reference.vllm import VllmRank
+from workers.replay.fleet import Pool
+
+
+class VllmPrefillRank(VllmRank):
+    """Computes prompts; their blocks stay until the decode side has them. TensorRT-LLM keeps room for a token more."""
+
+    def _leave(self, seq: Sequence) -> None:
+        del self.keys[seq]
+        if self.is_trt:
+            self._grow(seq, seq.prompt + 1)
+
+    def release(self, seq: Sequence) -> None:
+        """The decode side runs: the source blocks are free (or cached) now."""
+        self.blocks.release(self.held.pop(seq))
+
+
+class VllmDecodeRank(VllmRank):
+    """Generates all tokens of prompts whose KV arrives ready-made; recomputing what it preempted costs no time.
+
+    Arrived sequences queue in the order of their reservations, behind the preempted ones; they pass those while others
+    still wait for room here.
+    """
+
+    bills_prefill = False
+
+    def reserve(self, seq: Sequence) -> int | None:
+        """Take the prompt's blocks; returns the tokens cached here already, or None if there is no room now."""
+        if seq not in self.keys:
+            self.accept(seq)
+        hits = self._cached_prefix(seq)
+        if not self._admissible(seq, hits):
+            return None
+        self.held[seq] = self.blocks.take(self._blocks_for(seq.prompt) - len(hits), hits)
+        self.reserved.append(seq)
+        return len(hits) * self.pool.block_size
+
+    def activate(self, seq: Sequence) -> None:
+        """The KV has landed: the sequence may run from the next pass on."""
+        seq.computed = seq.prompt
+        self._publish_full_blocks(seq, 0)
+        later = set(self.reserved[self.reserved.index(seq) :])
+        place = next((i for i, other in enumerate(self.waiting) if other in later), len(self.waiting))
+        self.waiting.insert(place, seq)
+
+    def _next_waiting(self) -> Sequence | None:
+        if self.others_wait:
+            return next((seq for seq in self.waiting if seq in self.reserved), None)
+        return super()._next_waiting()
+
+
+class SglangPrefillRank(SglangRank):
+    """Computes prompts; the prompt stays locked, with a slot for one token, until the decode side has it."""
+
+    def _leave(self, seq: Sequence) -> None:
+        self._grow(seq, seq.prompt + 1)
+
+    def release(self, seq: Sequence) -> None:
+        """The decode side runs: what the tree holds stays there unlocked."""
+        self._let_go(seq)
+
+
+class SglangDecodeRank(SglangRank):
+    """Generates all tokens of prompts whose KV arrives ready-made; an arrived one needs a slot to run."""
+
+    def __init__(self, pool: Pool, acceptance: Acceptance) -> None:
+        super().__init__(pool, acceptance)
+        self.arrived: list[Sequence] = []
+
+    @property
+    def has_work(self) -> bool:
+        """True while any sequence waits, has arrived or runs here."""
+        return bool(self.arrived) or super().has_work
+
+    def reserve(self, seq: Sequence) -> int | None:
+        """Take the prompt's room; returns the cached tokens, None if it must wait. Outputs are not budgeted for."""
+        start = self._cached_tokens(seq)
+        if not self._hold(seq, start, self._pages(seq.prompt - start)):
+            return None
+        return start
+
+    def activate(self, seq: Sequence) -> None:
+        """The KV has landed: the prompt enters the tree and the sequence may run from the next pass on."""
+        seq.computed = seq.prompt
+        self._publish(seq, seq.prompt)
+        self.arrived.append(seq)
+
+    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:
+        """Arrived sequences take free slots first, in the order of their arrival."""
+        while self.arrived and len(self.running) < self.pool.max_num_seqs:
+            seq = self.arrived.pop(0)
+            seq.admissions.append((now, 0))
+            self.running.append(seq)
+        return super().run_pass(now, group_pass, may_prefill)

@@ -1,0 +1,73 @@
+"""KV-aware routing of an aggregated fleet: cached prefix against load (traffic specification, section 4.2).
+
+The router sees the caches as they were at each engine's last pass end, and counts load by itself.
+"""
+
+from dataclasses import dataclass, field
+from math import exp
+
+import numpy as np
+
+from tests.reference.block_pool import chain_hashes
+from tests.reference.sequence import Sequence
+from workers.replay.fleet import KvRouter, Pool
+
+
+@dataclass
+class Load:
+    """What the router believes of one rank: prompt tokens before their first token, blocks of unfinished requests."""
+
+    cached: set[int] = field(default_factory=set)
+    prefill_tokens: dict[Sequence, int] = field(default_factory=dict)
+    blocks: dict[Sequence, list[int]] = field(default_factory=dict)
+
+    def overlap(self, keys: list[int]) -> int:
+        """Leading full blocks of a prompt in this cache."""
+        missing = (i for i, key in enumerate(keys) if key not in self.cached)
+        return next(missing, len(keys))
+
+
+class KvRouting:
+    """Picks the rank of least cost; of equal costs the first, where the peer draws at random."""
+
+    def __init__(self, router: KvRouter, pool: Pool) -> None:
+        self.router = router
+        self.block_size = pool.block_size
+        self.random = np.random.default_rng(router.seed)
+        self.loads = {(w, r): Load() for w in range(pool.replicas) for r in range(pool.attention_dp)}
+
+    def pick(self, seq: Sequence) -> tuple[int, int]:
+        """(replica, rank) of a request, whose load counts there from now on."""
+        keys = chain_hashes(seq.tokens[: seq.prompt], self.block_size)
+        costs = [self._cost(seq, keys, load) for load in self.loads.values()]
+        place = list(self.loads)[self._choose(costs)]
+        load = self.loads[place]
+        load.prefill_tokens[seq] = seq.prompt - self.block_size * load.overlap(keys)
+        load.blocks[seq] = keys
+        return place
+
+    def emitted(self, seq: Sequence) -> None:
+        """The first token is out: its prompt is no prefill load any more."""
+        self.loads[seq.worker, seq.dp_rank].prefill_tokens.pop(seq, None)
+
+    def ended(self, seq: Sequence) -> None:
+        """The request is over: its blocks are no load any more."""
+        self.emitted(seq)
+        self.loads[seq.worker, seq.dp_rank].blocks.pop(seq, None)
+
+    def published(self, replica: int, rank: int, keys: set[int]) -> None:
+        """A pass ended on this rank: its cache holds these blocks."""
+        self.loads[replica, rank].cached = keys
+
+    def _cost(self, seq: Sequence, keys: list[int], load: Load) -> float:
+        tokens = sum(load.prefill_tokens.values()) + seq.prompt
+        prefill = max(0.0, tokens / self.block_size - self.router.overlap_score_credit * load.overlap(keys))
+        active = {key for blocks in load.blocks.values() for key in blocks}
+        return self.router.prefill_load_scale * prefill + len(active | set(keys))
+
+    def _choose(self, costs: list[float]) -> int:
+        spread = max(costs) - min(costs)
+        if self.router.temperature <= 0.0 or spread == 0.0:
+            return costs.index(min(costs))
+        weights = np.array([exp(-(cost - min(costs)) / (spread * self.router.temperature)) for cost in costs])
+        return int(self.random.choice(len(costs), p=weights / weights.sum()))

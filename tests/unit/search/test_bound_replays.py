@@ -1,0 +1,52 @@
+"""No replay on measured step times beats its bound: three backends, both modes, both loops, both routers."""
+
+import random
+from typing import Any
+
+import pytest
+
+from app.schemas.study import SmartSearchConfig, canonical_json
+from tests.reference.plain_replay import replay
+from workers.evaluate import judge
+from workers.fleets import plan_run
+from workers.search.score import signed
+from workers.search.search import prepared
+from workers.search.standing import TRUST
+
+OBJECTIVES = ["throughput_per_gpu", "throughput_per_user", "e2e_latency", "ttft"]
+CLOSED = {"isl": 1024, "osl": 40, "concurrency": 24, "num_request_ratio": 3}
+OPEN = {"isl": 1024, "osl": 40, "request_rate": 12, "num_request_ratio": 5}
+
+
+@pytest.mark.parametrize(
+    ("mode", "backends", "load"),
+    [
+        ("agg", ["vllm", "trtllm", "sglang"], CLOSED),
+        ("disagg", ["vllm", "sglang"], CLOSED),
+        ("agg", ["vllm"], OPEN),
+    ],
+    ids=["agg", "disagg", "open"],
+)
+def test_no_measured_replay_beats_its_bound(mode: str, backends: list[str], load: dict[str, Any]) -> None:
+    config = SmartSearchConfig.model_validate(
+        {
+            "search_space": {
+                "model_name": "Qwen/Qwen3-32B-FP8",
+                "hardware_sku": "h200_sxm",
+                "gpu_budget": 16,
+                "backend": backends,
+                "deployment_mode": [mode],
+            },
+            "workload": load,
+            "goal": {"target": "pareto", "pareto_objectives": OBJECTIVES},
+        }
+    )
+    outline = prepared(canonical_json(config)).outline
+    (own,), rng = outline.branches, random.Random(3)
+    for _ in range(6):
+        group, option = rng.randrange(own.num_groups), rng.randrange(own.num_options)
+        deployment = outline.space.deployment(0, group * own.num_options + option)
+        run = plan_run(config.workload, deployment, None)
+        verdict = judge(config.goal, deployment, run, replay(run.fleet, run.batch))
+        for name, value, bound in zip(OBJECTIVES, verdict.objectives, outline.gains[:, group], strict=True):
+            assert signed(name, value) <= bound + TRUST * abs(bound)

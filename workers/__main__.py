@@ -1,0 +1,50 @@
+"""`python -m workers CASE.json`: replay one case of the reference format and print its report.
+
+The file holds one case, a list of cases or `{"cases": [...]}`; `--id` picks one of several. No database, no broker.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from workers.cases import read_case
+from workers.errors import EvaluationError
+from workers.replay.loop import replay
+from workers.replay.metrics import report
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the report as JSON; 1 when the case cannot be replayed."""
+    parser = argparse.ArgumentParser(prog="python -m workers", description=__doc__)
+    parser.add_argument("case", type=Path)
+    parser.add_argument("--id", help="case to replay when the file holds several")
+    parser.add_argument("--traces", type=Path, help="folder of trace files; default: beside the case file")
+    options = parser.parse_args(arguments)
+    try:
+        case = _pick(orjson.loads(options.case.read_bytes()), options.id)
+        ready = read_case(case, options.traces or options.case.parent)
+        outcomes = replay(ready.fleet, ready.batch)
+    except (EvaluationError, ValueError, OSError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    values = report(outcomes, ready.batch, ready.fleet, ready.sla)
+    sys.stdout.write(orjson.dumps(values, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode())
+    return 0
+
+
+def _pick(document: Any, case_id: str | None) -> Any:
+    """The one case meant. Raises: ValueError when none or several fit."""
+    if isinstance(document, dict) and "cases" not in document:
+        return document
+    cases = document["cases"] if isinstance(document, dict) else document
+    wanted = [case for case in cases if case_id is None or case["id"] == case_id]
+    if len(wanted) != 1:
+        raise ValueError(f"{len(wanted)} cases fit; choose one with --id")
+    return wanted[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

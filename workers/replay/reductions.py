@@ -1,0 +1,63 @@
+"""Smaller replays with the same result: what can be left out before simulating.
+
+Folding. In a closed loop of identical, unshared, single-turn requests, round robin deals every rank the same number of
+requests at the same instants if the cap and the request count divide by the number of ranks: all ranks do the same for
+ever, so one of them stands for all. (When they do not divide, ranks differ and folding would change latencies by tens of
+percent.)
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from workers.replay.arrays import sessions
+from workers.replay.fleet import Pool
+from workers.traffic.requests import RequestBatch
+
+
+def folded(pool: Pool, batch: RequestBatch) -> tuple[Pool, RequestBatch, int]:
+    """(pool, batch, copies): the part to simulate and how many equal parts the fleet consists of."""
+    ranks = pool.replicas * pool.attention_dp
+    if ranks == 1 or not is_foldable(pool, batch):
+        return pool, batch, 1
+    part = replace(pool, replicas=1, attention_dp=1, prefill_schedule_interval=1)
+    return part, first_requests(batch, ranks), ranks
+
+
+def is_foldable(pool: Pool, batch: RequestBatch) -> bool:
+    """True when all ranks of the fleet would do the same at the same instants."""
+    ranks = pool.replicas * pool.attention_dp
+    cap = batch.in_flight_cap
+    if cap is None or cap % ranks or batch.num_requests % ranks or batch.num_requests == 0:
+        return False
+    if batch.span_offset is not None or batch.stop_after_ms is not None or pool.acceptance:
+        return False
+    if pool.prefill_schedule_interval > 1 or (pool.backend == "sglang" and pool.attention_dp > 1):
+        return False
+    identical = bool(np.ptp(batch.input_tokens) == 0 and np.ptp(batch.output_tokens) == 0)
+    return identical and sessions(batch).plain
+
+
+_parts: dict[tuple[int, int], tuple[RequestBatch, RequestBatch]] = {}
+
+
+def first_requests(batch: RequestBatch, parts: int) -> RequestBatch:
+    """The first 1 / parts of a plain closed loop, with as much of its cap; kept, as candidates share batches."""
+    key = (id(batch), parts)
+    kept = _parts.get(key)
+    if kept is None or kept[0] is not batch:
+        while len(_parts) >= 64:
+            del _parts[next(iter(_parts))]
+        num = batch.num_requests // parts
+        part = replace(
+            batch,
+            arrival_ms=batch.arrival_ms[:num],
+            delay_ms=batch.delay_ms[:num],
+            input_tokens=batch.input_tokens[:num],
+            output_tokens=batch.output_tokens[:num],
+            session=np.arange(num, dtype=np.int64),
+            order=np.arange(num, dtype=np.int64),
+            in_flight_cap=(batch.in_flight_cap or 0) // parts,
+        )
+        kept = _parts[key] = (batch, part)
+    return kept[1]

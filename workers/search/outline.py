@@ -1,0 +1,214 @@
+"""The space in the order in which it deserves attention: groups, their twins, and bounds on what they can reach.
+
+A group is a cell (parallel configuration and backend) with one batching; its options are the routers and planners.
+Groups are numbered through all branches.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.schemas.deployment import ParallelShape
+from app.schemas.study import SmartSearchConfig
+from workers.capacity.kv_blocks import blocks_per_rank
+from workers.errors import EvaluationError
+from workers.search import bounds
+from workers.search.bounds import Curve, Load, Times
+from workers.search.classes import Classes, classes, shares_tokens, without_twins
+from workers.search.facts import Facts
+from workers.search.knobs import Batching
+from workers.search.space import Branch, Space
+from workers.traffic.load_shape import load_shape
+
+EVALUATE_ALL = 256
+"""A space of so many candidates is evaluated in full, twins and all: the client then sees every one of them."""
+
+_UNBOUNDED_REQUESTS = 10**9
+_TYPICAL_ISL, _TYPICAL_OSL = 2048, 256
+
+TimesOf = Callable[[str, ParallelShape], Times]
+"""Backend and shape to step times. Raises: EvaluationError without data."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchOutline:
+    """One branch. first: number of its first group. gains: float64 [M, C * L], upper bounds, larger is better."""
+
+    first: int
+    branch: Branch
+    classes: Classes
+    gains: NDArray[np.float64]
+
+    @property
+    def num_options(self) -> int:
+        """Routers times planners."""
+        return len(self.branch.routers) * len(self.branch.planners)
+
+    @property
+    def num_groups(self) -> int:
+        """Cells times batchings."""
+        return len(self.branch.cells) * len(self.branch.batching)
+
+    def options(self, group: int) -> list[int]:
+        """The options of a group (counted within the branch) that stand for their twins, in order."""
+        row = self.classes.routing[0 if self.classes.single[group // len(self.branch.batching)] else 1]
+        return [option for option, standing in enumerate(row.tolist()) if option == standing]
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """All branches.
+
+    gains: float64 [M, G]; standing: int64 [G], the group that stands for each; gpus: int64 [G];
+    order: int64, the groups that stand for themselves, most promising first.
+    """
+
+    space: Space
+    branches: tuple[BranchOutline, ...]
+    gains: NDArray[np.float64]
+    standing: NDArray[np.int64]
+    order: NDArray[np.int64]
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether early results can spare later replays."""
+        return bool(np.isfinite(self.gains).any())
+
+    def branch_of(self, group: int) -> int:
+        """Number of the branch that a group belongs to."""
+        return next(number for number in reversed(range(len(self.branches))) if self.branches[number].first <= group)
+
+
+def outline(space: Space, facts: Facts, times: TimesOf) -> Outline:
+    """The outline of a space; small spaces are left as they are, without bounds and twins."""
+    small = space.size <= EVALUATE_ALL
+    targets, load = space.config.goal.objectives, bound_load(space.config)
+    branches: list[BranchOutline] = []
+    hints: list[NDArray[np.float64]] = []
+    first = 0
+    for number, branch in enumerate(space.branches):
+        kinds = without_twins(branch) if small else classes(space, number, facts)
+        groups = len(branch.cells) * len(branch.batching)
+        unknown = np.full((len(targets), groups), np.inf)
+        hint = unknown if small else _gains(space, branch, targets, load or _typical(space.config), facts, times)
+        branches.append(BranchOutline(first, branch, kinds, unknown if load is None else hint))
+        hints.append(hint)
+        first += groups
+    standing = [_standing(each) for each in branches]
+    flat = np.concatenate(standing) if standing else np.zeros(0, dtype=np.int64)
+    own = np.flatnonzero(flat == np.arange(flat.size))
+    order = own[np.argsort(-_promise(_joined(hints, targets)[:, own]), kind="stable")]
+    return Outline(space, tuple(branches), _joined([each.gains for each in branches], targets), flat, order)
+
+
+def _joined(parts: list[NDArray[np.float64]], targets: tuple[str, ...]) -> NDArray[np.float64]:
+    return np.concatenate(parts, axis=1) if parts else np.zeros((len(targets), 0))
+
+
+def _standing(each: BranchOutline) -> NDArray[np.int64]:
+    """The group that stands for each of a branch's groups, numbered through all branches."""
+    cells, batchings = len(each.branch.cells), len(each.branch.batching)
+    groups = each.first + np.arange(cells, dtype=np.int64)[:, None] * batchings + each.classes.batching
+    return np.asarray(groups.reshape(-1), dtype=np.int64)
+
+
+def _promise(gains: NDArray[np.float64]) -> NDArray[np.float64]:
+    """One number per group: its bounds, scaled to their ranges and added; groups without bounds come last."""
+    total = np.zeros(gains.shape[1])
+    for row in gains:
+        finite = row[np.isfinite(row)]
+        low, span = (float(finite.min()), float(np.ptp(finite))) if finite.size else (0.0, 0.0)
+        total += np.where(np.isfinite(row), (row - low) / (span or 1.0), -np.inf)
+    return total
+
+
+def bound_load(config: SmartSearchConfig) -> Load | None:
+    """The load as the bounds see it; None where they say nothing (a trace, several turns)."""
+    workload = config.workload
+    if workload.is_trace_based or workload.turns_per_session > 1 or workload.isl is None or workload.osl is None:
+        return None
+    shares, step = shares_tokens(workload), 1 + (config.search_space.aic_nextn or 0)
+    if workload.kv_load_ratio is not None:
+        # Every candidate has a concurrency of its own; without any the bounds hold for all of them.
+        return Load(workload.isl, workload.osl, _UNBOUNDED_REQUESTS, None, None, shares, step)
+    shape = load_shape(workload)
+    # Poisson arrivals may come in a burst at any moment, so only constant ones bound the rate.
+    interval_ms = shape.interval_ms if workload.arrival == "constant" else None
+    return Load(workload.isl, workload.osl, shape.request_count or 1, shape.in_flight_cap, interval_ms, shares, step)
+
+
+def _typical(config: SmartSearchConfig) -> Load:
+    """A load that only orders the groups where no bound is known: the first turn, or a usual request of a trace."""
+    workload = config.workload
+    isl, osl = workload.isl or _TYPICAL_ISL, workload.osl or _TYPICAL_OSL
+    cap = workload.replay_concurrency or workload.concurrency
+    return Load(isl, osl, _UNBOUNDED_REQUESTS, cap, None, shares_tokens=False)
+
+
+class _Role:
+    """Rates of one role's pools: float64 [B, P, L], by backend, role configuration and limits; inf without data."""
+
+    def __init__(self, space: Space, branch: Branch, place: int, role: str, load: Load, facts: Facts) -> None:
+        self.limits = tuple(dict.fromkeys(each[place] for each in branch.batching))
+        self._space, self._branch, self._role, self._load, self._facts = (
+            space.config.search_space,
+            branch,
+            role,
+            load,
+            facts,
+        )
+        size = (len(branch.backends), len(branch.roles), len(self.limits))
+        self.rate, self.prompt_ms, self.step_ms = np.full(size, np.inf), np.zeros(size), np.zeros(size)
+
+    def fill(self, times: TimesOf, wanted: NDArray[np.int64]) -> None:
+        """Args: wanted, int64 [W, 2], pairs of backend and role configuration that occur in cells."""
+        shapes = [role.shape for role in self._branch.roles]
+        ranks = np.array([role.replicas * role.attention_dp for role in self._branch.roles], dtype=np.float64)
+        kinds: dict[tuple[int, ParallelShape], list[int]] = {}
+        for backend, role in wanted.tolist():
+            kinds.setdefault((backend, shapes[role]), []).append(role)
+        for (backend, shape), members in kinds.items():
+            for at, limits in enumerate(self.limits):
+                best = self._curve(times, self._branch.backends[backend], shape, limits)
+                if best is not None:
+                    self.rate[backend, members, at] = self._rate(ranks[members], best)
+                    self.prompt_ms[backend, members, at] = self._load.isl * best.token_ms
+                    self.step_ms[backend, members, at] = best.step_ms
+
+    def _rate(self, ranks: NDArray[np.float64], best: Curve) -> NDArray[np.float64]:
+        rate = {"agg": bounds.agg_rate, "prefill": bounds.prefill_rate, "decode": bounds.decode_rate}[self._role]
+        return rate(ranks, best, self._load)
+
+    def _curve(self, times: TimesOf, backend: str, shape: ParallelShape, limits: Batching) -> Curve | None:
+        block = getattr(self._space, f"{self._role}_block_size")
+        fraction = getattr(self._space, f"{self._role}_gpu_memory_utilization")
+        tokens, seqs = limits.max_num_batched_tokens, limits.max_num_seqs
+        try:
+            blocks = blocks_per_rank(self._facts.kv_tokens(backend, shape, tokens, seqs, fraction), block)
+            most = bounds.most_running(self._load, seqs, blocks, block)
+            chunk = max(1, bounds.SGLANG_CHUNK // shape.attention_dp) if backend == "sglang" else tokens
+            needs = {"decodes": self._role != "prefill", "prefills": self._role != "decode"}
+            return bounds.curve(times(backend, shape), self._load, most, chunk, **needs)
+        except EvaluationError:
+            return None
+
+
+def _gains(
+    space: Space, branch: Branch, targets: tuple[str, ...], load: Load, facts: Facts, times: TimesOf
+) -> NDArray[np.float64]:
+    entries, backend = branch.entries[branch.cells[:, 0]].astype(np.int64), branch.cells[:, 1].astype(np.int64)
+    names = ("agg",) if branch.mode == "agg" else ("prefill", "decode")
+    roles = [_Role(space, branch, place, name, load, facts) for place, name in enumerate(names)]
+    picked = []
+    for place, role in enumerate(roles):
+        role.fill(times, np.unique(np.column_stack([backend, entries[:, place]]), axis=0))
+        at = np.array([role.limits.index(each[place]) for each in branch.batching], dtype=np.int64)
+        picked.append((backend[:, None], entries[:, place][:, None], at[None, :]))
+    rate = np.minimum.reduce([role.rate[where] for role, where in zip(roles, picked, strict=True)])
+    step_ms, prompt_ms = roles[-1].step_ms[picked[-1]], roles[0].prompt_ms[picked[0]]
+    steps = (load.osl if branch.mode == "disagg" else load.osl - 1) / load.tokens_per_step
+    gpus = np.broadcast_to(branch.gpus()[branch.cells[:, 0]][:, None], rate.shape).astype(np.float64)
+    flat = [each.reshape(-1) for each in (rate, prompt_ms + steps * step_ms, step_ms, gpus)]
+    return bounds.gain_bounds(targets, flat[0], flat[1], flat[2], flat[3], load)

@@ -1,0 +1,109 @@
+"""The search of a study, as a pure function of its history: what to evaluate next, and how much is settled.
+
+`auto` goes through the groups of the space in the order of their bounds, each with its first option; then through the
+other options (routers, planners), those of the best groups first. It skips what is proven no better than what it has,
+and ends when nothing is left, or when the client's own budget is spent. `random` draws without replacement from
+everything. A range of KV loads is sampled at both ends and the middle, then refined along the front.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
+
+from app.schemas.deployment import Deployment, ParallelShape
+from app.schemas.plan import Plan
+from app.schemas.study import SmartSearchConfig, canonical_json
+from workers.search import coverage, draw
+from workers.search.baseline import baseline_deployment
+from workers.search.bounds import Times
+from workers.search.history import Coverage, Told
+from workers.search.locate import Locator
+from workers.search.outline import Outline, outline
+from workers.search.refine import refinements
+from workers.search.rounds import allowance
+from workers.search.standing import Arm, Standing
+from workers.search.study_space import catalog_facts, study_space
+from workers.timing.aic import AicTimes, aic_times, engine_identity, persist_all
+
+FIRST_BATCH = 16
+"""Trials asked for at first; later as many as there have been, so that early results spare late replays."""
+
+Pick = tuple[Arm, float | None]
+"""An arm, and the KV load ratio to try where a range is searched."""
+
+
+class Search:
+    """The sampler of one study; it keeps no state between calls."""
+
+    def __init__(self, config: SmartSearchConfig, plan: Plan, seed: int, ready: "Prepared | None" = None) -> None:
+        del plan  # The space follows from the configuration; the plan is its summary.
+        self._config, self._seed = config, seed
+        self._ready = ready or prepared(canonical_json(config))
+
+    def ask(self, history: Sequence[Told], n: int) -> list[Deployment]:
+        """At most n deployments to evaluate next; none when the search has ended."""
+        baseline = baseline_deployment(self._config)
+        if baseline is not None and not any(told.deployment == baseline for told in history):
+            return [baseline][:n]
+        ours = [told for told in history if told.deployment != baseline]
+        standing = Standing.of(self._ready.outline, self._ready.locator, history)
+        if self._config.sweep.whole_space:
+            wanted = min(n, max(FIRST_BATCH, len(ours))) if self._ready.outline.is_bounded else n
+            return self._deployments(islice(self._picks(standing, None), wanted))
+        return self._within_budget(standing, ours, n)
+
+    def coverage(self, history: Sequence[Told]) -> Coverage:
+        """How much of the space the history settles."""
+        standing = Standing.of(self._ready.outline, self._ready.locator, history)
+        return coverage.coverage(standing, ended=not self.ask(history, 1))
+
+    def _within_budget(self, standing: Standing, history: Sequence[Told], n: int) -> list[Deployment]:
+        modes = [branch.mode for branch in self._ready.outline.space.branches]
+        spent = [False] * len(modes)
+        while (turn := allowance(self._config.sweep, modes, history, spent)).branch is not None:
+            picks = list(islice(self._picks(standing, turn.branch), min(n, turn.trials)))
+            if picks or turn.trials == 0:
+                return self._deployments(picks)
+            spent[turn.branch] = True
+        return []
+
+    def _picks(self, standing: Standing, branch: int | None) -> Iterator[Pick]:
+        """What is left to ask, in order; only of one branch if given."""
+        if self._config.sweep.algorithm == "random":
+            return draw.draws(standing, branch, self._seed)
+        return refinements(standing, branch)
+
+    def _deployments(self, picks: Iterator[Pick] | Sequence[Pick]) -> list[Deployment]:
+        return [_deployment(self._ready.outline, arm, ratio) for arm, ratio in picks]
+
+
+class Prepared:
+    """What every round of a study needs anew: outline and locator."""
+
+    def __init__(self, known: Outline) -> None:
+        self.outline = known
+        self.locator = Locator(known.space)
+
+
+@lru_cache(maxsize=8)
+def prepared(document: str) -> Prepared:
+    """What the search of a configuration, in canonical JSON, works with; the last few are kept."""
+    config = SmartSearchConfig.model_validate_json(document)
+    space = config.search_space
+    used: set[AicTimes] = set()
+
+    def times(backend: str, shape: ParallelShape) -> Times:
+        identity = engine_identity(space.model_name, space.hardware_sku, backend, shape, space.aic_nextn)
+        used.add(known := aic_times(identity))
+        return known
+
+    ready = Prepared(outline(study_space(config), catalog_facts(config), times))
+    persist_all(used)  # The replays, in other processes, ask the same questions.
+    return ready
+
+
+def _deployment(known: Outline, arm: Arm, ratio: float | None) -> Deployment:
+    number = known.branch_of(arm[0])
+    own = known.branches[number]
+    index = ((arm[0] - own.first) * own.num_options + arm[1]) * len(own.branch.loads)
+    return known.space.deployment(number, index, ratio)

@@ -1,0 +1,38 @@
+"""The tasks: what each message makes a worker do. Each is safe to repeat, and says how.
+
+No task retries itself: what an error or a death leaves undone, the rescuer finds in the rows.
+"""
+
+from uuid import UUID
+
+from app.db.engine import patiently, transaction
+from app.queue import ADVANCE_STUDY, PRUNE, RESCUE, RUN_TRIALS, celery, wake_study
+from workers import rescue as rescuer
+from workers.chunk import run_chunk
+from workers.conductor import advance
+
+
+@celery.task(name=ADVANCE_STUDY)  # type: ignore[untyped-decorator]
+def advance_study(study_id: str) -> None:
+    """Take a study one step further. Repeated: finds nothing to do."""
+    patiently(lambda: advance(UUID(study_id)))
+
+
+@celery.task(name=RUN_TRIALS)  # type: ignore[untyped-decorator]
+def run_trials(study_id: str, first: int, last: int) -> None:
+    """Evaluate the trials first..last, then wake the study. Repeated: claims nothing, so evaluates nothing."""
+    if run_chunk(UUID(study_id), first, last):
+        wake_study(UUID(study_id))
+
+
+@celery.task(name=RESCUE)  # type: ignore[untyped-decorator]
+def rescue() -> None:
+    """Sweep once. Repeated: finds nothing."""
+    rescuer.sweep()
+
+
+@celery.task(name=PRUNE)  # type: ignore[untyped-decorator]
+def prune() -> None:
+    """Delete what has outlived its promise. Repeated: finds nothing."""
+    with transaction() as db:
+        rescuer.prune(db)
