@@ -10,6 +10,9 @@ from sqlalchemy.orm import Session
 
 from app.db.tables import CandidateRow, ReportRow, StudyRow
 from app.errors import ConflictError, NotFoundError
+from app.render import formats
+from app.render.facts import Facts
+from app.schemas.deployment import Deployment
 
 View = Literal["ranked", "front", "all"]
 
@@ -59,6 +62,35 @@ def get_candidate(db: Session, study: StudyRow, candidate_id: UUID) -> Candidate
 def get_report(db: Session, candidate: CandidateRow) -> bytes:
     """The report as JSON text."""
     return zstandard.decompress(db.get_one(ReportRow, candidate.id).body_zstd)
+
+
+def launch_text(study: StudyRow, candidate: CandidateRow, wanted: formats.Format) -> str:
+    """How to run the candidate for real. Raises: InvalidRequestError if the format does not fit its backend."""
+    deployment = Deployment.model_validate(candidate.deployment)
+    return formats.render(deployment, _facts(study, candidate, deployment), wanted)
+
+
+_ADMISSION_FIELDS = (
+    "active_decode_blocks_threshold",
+    "active_prefill_tokens_threshold",
+    "active_prefill_tokens_threshold_frac",
+)
+
+
+def _facts(study: StudyRow, candidate: CandidateRow, deployment: Deployment) -> Facts:
+    space = study.config["search_space"]
+    measured = study.provenance.get("perf_data") or {}
+    load = {role: candidate.load.get(f"{role}_kv_capacity_tokens") for role in deployment.roles}
+    return Facts(
+        study_id=str(study.id),
+        candidate_id=str(candidate.id),
+        perf_data=f"{measured['package']} {measured['version']}" if measured else None,
+        engine_version=(measured.get("backends") or {}).get(deployment.backend),
+        kv_tokens={role: int(tokens) for role, tokens in load.items() if tokens is not None},
+        host_blocks=space.get("num_g2_blocks") or 0,
+        kv_bytes_per_token=space.get("kv_bytes_per_token"),
+        admission={name: space[name] for name in _ADMISSION_FIELDS if space.get(name) is not None},
+    )
 
 
 def winner(db: Session, study: StudyRow) -> Winner:

@@ -7,7 +7,9 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from app import candidates, views
+from app.config import SERVICE_VERSION
 from app.errors import RegressionError
+from app.render.formats import MEDIA_TYPES, Format
 from app.routes import pages
 from app.routes.deps import DoorDep
 from app.routes.json_text import json_response
@@ -18,6 +20,9 @@ from app.schemas.study_view import Comparison
 from app.studies import get_study
 
 router = APIRouter(prefix="/studies/{study_id}", tags=["candidates"])
+_LAUNCH_TEXTS: Responses = {
+    200: {"content": {name: {"schema": {"type": "string"}} for name in sorted(set(MEDIA_TYPES.values()))}}
+}
 _FORMATS: Responses = {200: {"content": {name: {"schema": {"type": "string"}} for name in pages.FORMATS[1:]}}}
 
 
@@ -72,6 +77,29 @@ def report(request: Request, study_id: UUID, candidate_id: UUID, door: DoorDep) 
             return pages.not_modified(tag)
         body = candidates.get_report(db, candidate)
     return Response(body, headers=pages.cache_headers(tag), media_type="application/json")
+
+
+@router.get(
+    "/candidates/{candidate_id}/deployment",
+    response_class=Response,
+    responses=problems(404) | UNCHANGED | _LAUNCH_TEXTS,
+)
+def deployment(
+    request: Request,
+    study_id: UUID,
+    candidate_id: UUID,
+    door: DoorDep,
+    wanted: Annotated[Format, Query(alias="format", description="An engine's own commands, or a manifest.")] = "dynamo",
+) -> Response:
+    """How to run it for real: commands of the candidate's engine, or a DynamoGraphDeployment. Assumptions as comments."""
+    tag = pages.etag(request, 1, SERVICE_VERSION)
+    with door.open("read") as (db, caller):
+        study = get_study(db, caller, study_id)
+        candidate = candidates.get_candidate(db, study, candidate_id)
+    if pages.is_unchanged(request, tag):
+        return pages.not_modified(tag)
+    text = candidates.launch_text(study, candidate, wanted)
+    return Response(text, headers=pages.cache_headers(tag), media_type=MEDIA_TYPES[wanted])
 
 
 @router.get("/compare", response_model=Comparison, responses=problems(404, 409))

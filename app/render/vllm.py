@@ -1,0 +1,86 @@
+"""A deployment as `vllm serve` commands.
+
+Source: vLLM, "vllm serve" and "Engine Arguments"; docs/deployment.md names pages and versions.
+"""
+
+from collections.abc import Iterator
+
+from app.render.facts import Facts, assumptions, command, compact, heading, num_nodes, origin
+from app.schemas.deployment import Deployment, RoleDeployment
+
+NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+"""How prefill hands KV blocks to decode; the request, not the engine, says which of the two it is."""
+
+
+def options(deployment: Deployment, name: str) -> dict[str, object]:
+    """Options of one replica of a role, in the order they are written; None is a bare switch."""
+    role = deployment.roles[name]
+    shape = role.shape
+    given: dict[str, object] = {
+        "--tensor-parallel-size": shape.tp,
+        "--pipeline-parallel-size": shape.pp,
+        "--data-parallel-size": shape.attention_dp,
+    }
+    if shape.moe_ep > 1:
+        given["--enable-expert-parallel"] = None
+    given |= {
+        "--max-num-batched-tokens": role.max_num_batched_tokens,
+        "--max-num-seqs": role.max_num_seqs,
+        "--block-size": role.block_size,
+        "--gpu-memory-utilization": role.gpu_memory_utilization,
+        "--enable-prefix-caching" if role.enable_prefix_caching else "--no-enable-prefix-caching": None,
+    }
+    if deployment.context_length is not None:
+        given["--max-model-len"] = deployment.context_length
+    if deployment.aic_nextn:
+        given["--speculative-config"] = compact({"method": "mtp", "num_speculative_tokens": deployment.aic_nextn})
+    if deployment.mode == "disagg":
+        given["--kv-transfer-config"] = compact(NIXL)
+    return given
+
+
+def node_options(role: RoleDeployment, nodes: int) -> dict[str, object]:
+    """Options that spread one replica over nodes; HEAD_ADDRESS and NODE_RANK are the reader's to fill in."""
+    if nodes == 1:
+        return {}
+    if role.shape.attention_dp == 1:
+        return {"--nnodes": nodes, "--node-rank": "NODE_RANK", "--master-addr": "HEAD_ADDRESS"}
+    return {
+        "--data-parallel-size-local": role.shape.attention_dp // nodes,
+        "--data-parallel-start-rank": "FIRST_RANK_OF_NODE",
+        "--data-parallel-address": "HEAD_ADDRESS",
+        "--data-parallel-rpc-port": 13345,
+    }
+
+
+def notes(deployment: Deployment) -> Iterator[str]:
+    """What the simulator reckons differently from vLLM, line by line."""
+    yield "Limits of tokens and sequences are per data-parallel rank, in the replay as in vLLM."
+    if any(role.shape.moe_ep > 1 for role in deployment.roles.values()):
+        yield "vLLM spreads experts over tensor-parallel x data-parallel ranks; no option sets the width by itself."
+    if deployment.context_length is None:
+        yield "Longest sequence: the model's own, in the replay as in vLLM without --max-model-len."
+
+
+def render(deployment: Deployment, facts: Facts) -> str:
+    """A shell text with one command per role."""
+    parts = [heading([*origin(deployment, facts), *notes(deployment), *assumptions(deployment, facts)])]
+    for port, (name, role) in enumerate(deployment.roles.items(), start=8000):
+        nodes = num_nodes(deployment, role)
+        lines = [f"{name}: start {role.replicas} of these, {role.shape.gpus} GPUs each"]
+        if nodes > 1:
+            lines.append(f"each over {nodes} nodes: run it on every node, with that node's own numbers")
+        given = {**options(deployment, name), **node_options(role, nodes), "--port": port}
+        parts.append(heading(lines) + command(["vllm", "serve", deployment.model_name], given))
+    parts.append(heading(_in_front(deployment)))
+    return "\n".join(parts)
+
+
+def _in_front(deployment: Deployment) -> Iterator[str]:
+    if deployment.mode == "disagg":
+        yield "In front: a proxy that sends each request to a prefill and then to a decode engine;"
+        yield "vLLM ships one as an example, Dynamo as a product (format=dynamo)."
+    elif deployment.router.mode == "kv_router":
+        yield "In front: the replay used a KV-aware router; format=dynamo has one with the weights of this candidate."
+    else:
+        yield "In front: any load balancer that takes turns (round robin), as in the replay."
