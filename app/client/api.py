@@ -20,6 +20,7 @@ from app.schemas.problem import Problem
 from app.schemas.report import Report
 from app.schemas.status import STUDY_TERMINAL, StudyStatus, TrialStatus
 from app.schemas.study_view import Comparison, StudyPage, StudyView, TrialPage
+from app.schemas.trace import TracePage, TraceView
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TRIES = 4
@@ -28,9 +29,12 @@ PATIENCE_S = 15.0
 PAUSE_S = 0.2
 PLANNING_S = 45.0
 """A plan of a wide space may take as long."""
+UPLOAD_S = 600.0
+"""The service answers an upload once every row is checked."""
 
 View = Literal["ranked", "front", "all"]
 Format = Literal["vllm", "sglang", "trtllm", "dynamo"]
+TraceFormat = Literal["mooncake", "azure", "burstgpt", "bailian", "dynamo"]
 
 
 class UnreachableError(Exception):
@@ -128,7 +132,8 @@ class Client:
             if trace is not None:
                 rows = (trace.name, stack.enter_context(trace.open("rb")))
                 content = {"files": {"config": ("config", config, media_type), "trace": rows}, "headers": headers}
-            return self._send("POST", "/studies", query, query["wait"], **content)
+            wait_s = query["wait"] + (UPLOAD_S if trace is not None else 0)
+            return self._send("POST", "/studies", query, wait_s, **content)
 
     def studies(
         self,
@@ -220,6 +225,35 @@ class Client:
         """Both winners metric by metric. With a tolerance, RefusedError (422, regression) when worse by more."""
         query = {"baseline": str(baseline), "tolerance": tolerance}
         return Comparison.model_validate_json(self._send("GET", f"/studies/{study_id}/compare", query).content)
+
+    def upload_trace(
+        self,
+        rows: Path,
+        *,
+        name: str | None = None,
+        format: TraceFormat = "mooncake",
+        time_unit: Literal["ms", "s"] | None = None,
+        block_size: int | None = None,
+    ) -> TraceView:
+        """Store a trace, plain or compressed; the same rows again give the same trace."""
+        query = {"name": name, "format": format, "time_unit": time_unit, "block_size": block_size}
+        with rows.open("rb") as file:
+            sent = {"trace": (rows.name, file)}
+            answer = self._send("POST", "/traces", query, UPLOAD_S, files=sent)
+        return TraceView.model_validate_json(answer.content)
+
+    def traces(self, *, name: str | None = None, limit: int = 50, cursor: str | None = None) -> TracePage:
+        """A page of traces, newest first."""
+        query = {"name": name, "limit": limit, "cursor": cursor}
+        return TracePage.model_validate_json(self._send("GET", "/traces", query).content)
+
+    def trace(self, trace_id: UUID) -> TraceView:
+        """One trace: what it holds, and what its upload was like."""
+        return TraceView.model_validate_json(self._send("GET", f"/traces/{trace_id}").content)
+
+    def delete_trace(self, trace_id: UUID) -> None:
+        """Delete a trace that no study uses."""
+        self._send("DELETE", f"/traces/{trace_id}")
 
     def catalog(self) -> Any:
         """What can be searched."""

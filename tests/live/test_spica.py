@@ -55,6 +55,19 @@ def test_submit_takes_yaml_as_well(environment: dict[str, str], tmp_path: Path) 
     assert spica(environment, "submit", path).returncode == 0
 
 
+def test_trace_is_sent_along_and_replayed(environment: dict[str, str], tmp_path: Path) -> None:
+    rows = [{"timestamp": 50 * number, "input_length": 300, "output_length": 8} for number in range(12)]
+    trace = tmp_path / "rows.jsonl"
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = tmp_path / "study.json"
+    document = json.loads(_small(tmp_path).read_text())
+    path.write_text(json.dumps(document | {"workload": {"trace_path": "beside"}}))
+    done = spica(environment, "submit", path, "--trace", trace, "--wait")
+    assert done.returncode == 0, done.stderr
+    study = json.loads(spica(environment, "show", done.stdout.strip(), "--json").stdout)
+    assert study["provenance"]["trace_sha256"]
+
+
 def test_same_key_and_file_give_the_same_study(environment: dict[str, str], tmp_path: Path, ended: str) -> None:
     again = spica(environment, "submit", _small(tmp_path), "--idempotency-key", "the-small-one")
     assert again.stdout.strip() == ended

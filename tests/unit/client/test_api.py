@@ -38,6 +38,16 @@ CALLS: dict[str, dict[str, Any]] = {
     "report": {"study_id": STUDY, "candidate_id": OTHER},
     "deployment": {"study_id": STUDY, "candidate_id": OTHER, "format": "vllm"},
     "compare": {"study_id": STUDY, "baseline": OTHER, "tolerance": 0.1},
+    "upload_trace": {
+        "rows": Path(__file__),
+        "name": "monday",
+        "format": "azure",
+        "time_unit": "s",
+        "block_size": 16,
+    },
+    "traces": {"name": "monday", "limit": 5, "cursor": "c"},
+    "trace": {"trace_id": OTHER},
+    "delete_trace": {"trace_id": OTHER},
     "catalog": {},
 }
 OPERATIONS = [
@@ -54,7 +64,7 @@ def client(answer: Callable[[httpx.Request], httpx.Response]) -> Client:
     return Client("http://service.test", "spica_key", transport=httpx.MockTransport(answer))
 
 
-def requests_of(name: str, **arguments: Any) -> list[httpx.Request]:
+def requests_of(method: str, /, **arguments: Any) -> list[httpx.Request]:
     """What a method sends; its answer is of no interest."""
     seen: list[httpx.Request] = []
 
@@ -63,7 +73,7 @@ def requests_of(name: str, **arguments: Any) -> list[httpx.Request]:
         return httpx.Response(400, json={"type": "t", "title": "t", "detail": "d"})
 
     def call(calling: Client) -> None:
-        result = getattr(calling, name)(**arguments)
+        result = getattr(calling, method)(**arguments)
         if isinstance(result, Iterator):
             list(result)
 
@@ -98,7 +108,13 @@ def test_path_and_parameters_of_a_method_exist(name: str) -> None:
         if "idempotency-key" in request.headers:
             assert "idempotency-key" in {each["name"] for each in parameters if each["in"] == "header"}
         if request.content:
-            assert request.headers["content-type"] in operation["requestBody"]["content"]
+            assert request.headers["content-type"].partition(";")[0] in operation["requestBody"]["content"]
+
+
+def _as_sent(value: Any) -> str:
+    if isinstance(value, Path):
+        return value.read_text()
+    return value.decode() if isinstance(value, bytes) else str(value).lower() if value is True else str(value)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -106,7 +122,7 @@ def test_every_argument_of_a_method_is_sent(name: str) -> None:
     (request,) = requests_of(name, **CALLS[name])
     sent = f"{request.url} {request.headers.get('idempotency-key')} {request.content.decode()}"
     for value in CALLS[name].values():
-        text = value.decode() if isinstance(value, bytes) else str(value).lower() if value is True else str(value)
+        text = _as_sent(value)
         assert text.replace("=", "%3D") in sent or text in sent or text == request.headers["content-type"]
 
 
@@ -170,7 +186,7 @@ def test_service_that_stays_away_is_unreachable() -> None:
         calling.catalog()
 
 
-def _study(version: int, status: str) -> dict[str, Any]:
+def study_document(version: int, status: str) -> dict[str, Any]:
     counts = (
         "trials_total",
         "done",
@@ -217,7 +233,7 @@ def test_follow_asks_for_what_is_new_until_the_end() -> None:
 
     def answer(request: httpx.Request) -> httpx.Response:
         asked.append(request.url.params.get("version"))
-        return httpx.Response(200, json=_study(*next(states)))
+        return httpx.Response(200, json=study_document(*next(states)))
 
     seen: list[str] = []
     with client(answer) as calling:
@@ -228,7 +244,7 @@ def test_follow_asks_for_what_is_new_until_the_end() -> None:
 
 def test_follow_gives_up_after_its_time_and_says_that_the_study_goes_on() -> None:
     with (
-        client(lambda _: httpx.Response(200, json=_study(1, "running"))) as calling,
+        client(lambda _: httpx.Response(200, json=study_document(1, "running"))) as calling,
         pytest.raises(LateError, match="still running after 0 s; it goes on"),
     ):
         calling.follow(STUDY, timeout=0)
