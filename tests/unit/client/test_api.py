@@ -3,6 +3,8 @@
 import inspect
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -260,3 +262,11 @@ def test_csv_pages_are_one_table_with_one_header() -> None:
 
     with client(answer) as calling:
         assert "".join(calling.candidates_csv(STUDY)) == "rank\r\n1\r\n2\r\n"
+
+
+def test_command_loads_no_server_and_no_numeric_package() -> None:
+    code = "import sys, app.client.__main__; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True
+    )
+    assert {"fastapi", "sqlalchemy", "celery", "redis", "numpy", "numba"}.isdisjoint(done.stdout.split())
