@@ -23,10 +23,11 @@ from app.schemas.study_view import Comparison, StudyPage, StudyView, TrialPage
 from app.schemas.trace import TracePage, TraceView
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-TRIES = 4
+TRIES = 5
 POLL_WAIT_S = 30.0
 PATIENCE_S = 15.0
 PAUSE_S = 0.2
+"""Between two polls; before try n + 1, n squared times as long: six seconds in all."""
 PLANNING_S = 45.0
 """A plan of a wide space may take as long."""
 UPLOAD_S = 600.0
