@@ -6,6 +6,7 @@ Source: RFC 9457. A detail never carries a traceback, a path of this machine, SQ
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import psycopg
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -159,6 +160,7 @@ def add_handlers(app: FastAPI) -> None:
         (RequestValidationError, _invalid_parameters),
         (HTTPException, _http_error),
         (OperationalError, _database_away),
+        (psycopg.OperationalError, _database_away),
         (PoolTimeoutError, _database_away),
         (DataError, _unstorable),
         (Exception, _unforeseen),
