@@ -375,7 +375,7 @@ def _release(st, now, boundary):  # type: ignore[no-untyped-def]
 
 @inner
 def _route(st, r, boundary):  # type: ignore[no-untyped-def]
-    """Round robin over replicas, inside a replica over its ranks; a stretch the arrival may join is cut at `boundary` or later."""
+    """Round robin over replicas, inside one over its ranks; a stretch the arrival may join ends at `boundary` or later."""
     limits, rank, number, req = limits_of(st), ranks_of(st), numbers_of(st), requests_of(st)
     num_dp = limits[NUM_DP]
     w = number[FIRST_REPLICA] + number[ROUTED] % (number[LAST_REPLICA] - number[FIRST_REPLICA])
