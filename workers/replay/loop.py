@@ -55,13 +55,19 @@ def replay_many(
 
 
 def _summary(fleet: Fleet, batch: RequestBatch, sla: Sla | None, should_stop: ShouldStop | None) -> dict[str, Metric]:
+    st, copies = run_part(fleet, batch, should_stop)
+    return summarise(st, _pool(fleet), sla, copies)
+
+
+def run_part(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None) -> tuple[State, int]:
+    """The finished replay of one part of a fleet, and of how many equal parts the fleet consists. Raises: as `replay`."""
     pool = _pool(fleet)
     part, load, copies = folded(pool, batch)
     table = step_table(pool.step_times)
     st = build(part, load)
     table.lend_to(st)
     advance(st, part, table, load, should_stop)
-    return summarise(st, pool, sla, copies)
+    return st, copies
 
 
 def warm() -> None:
