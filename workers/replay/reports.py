@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from workers.replay import state
-from workers.replay.fleet import Fleet
-from workers.replay.loop import ShouldStop, run_part
+from workers.replay.fleet import Fleet, Pool
+from workers.replay.loop import ShouldStop, replay, run_part
 from workers.replay.metrics import Metric, Sla
 from workers.replay.slack import without_slack
 from workers.replay.state import State
 from workers.replay.summary import summarise
 from workers.replay.timeline import Moments, Timeline, capacity_tokens, course
+from workers.timing.fixed import FixedTimes
 from workers.traffic.requests import RequestBatch
 
 
@@ -71,3 +72,14 @@ def moments_of(st: State) -> Moments:
         requests[:, state.PROMPT].astype(np.float64),
         requests[:, state.GENERATED].astype(np.float64),
     )
+
+
+def warm() -> None:
+    """Compile or load everything with one tiny replay; call before a process pool forks."""
+    times = FixedTimes(1.0, 1.0)
+    pool = Pool("agg", "vllm", 1, 1, 1, 8, 16, 64, 4, times)
+    one = np.ones(1, dtype=np.int64)
+    start = np.zeros(1)
+    batch = RequestBatch(start, start, one, one, 0 * one, 0 * one, None, np.array([0, 1]), 0 * one, one, one)
+    replay(Fleet(agg=pool), batch)
+    Reports(None).of(Fleet(agg=pool), batch)

@@ -7,9 +7,7 @@ touches more than C * (blocks of the longest request + 1) blocks.
 
 from dataclasses import replace
 
-import numpy as np
-
-from workers.replay.arrays import sessions
+from workers.replay.arrays import facts_of
 from workers.replay.fleet import Fleet, Pool
 from workers.traffic.requests import RequestBatch
 
@@ -20,7 +18,7 @@ def without_slack(fleet: Fleet, batch: RequestBatch) -> Fleet:
         return fleet
     in_flight = batch.num_requests if batch.in_flight_cap is None else min(batch.in_flight_cap, batch.num_requests)
     longest = int((batch.input_tokens + batch.output_tokens).max())
-    may_hit = fleet.router is not None or batch.span_offset is not None or not sessions(batch).plain
+    may_hit = fleet.router is not None or batch.span_offset is not None or not facts_of(batch).is_plain
     pools = {
         name: _acting(pool, in_flight, longest, may_hit)
         for name, pool in (("agg", fleet.agg), ("prefill", fleet.prefill), ("decode", fleet.decode))

@@ -32,11 +32,11 @@ def _coverage_of_range(standing: Standing, ended: bool) -> Coverage:
         total += int(span[groups].sum()) * own.num_options
         settled += int(span[groups][~alive[groups]].sum()) * own.num_options
     loads = {arm: _settled_loads(standing, arm) for arm in standing.asked}
-    evaluated = sum(len(own) for own in loads.values())
-    for (group, option), own in loads.items():
+    evaluated = sum(len(known) for known in loads.values())
+    for (group, option), known in loads.items():
         if alive[group]:
             first, twins = prepared.twins(group, option)
-            settled += len(own) * twins if first == option else len(own - loads.get((group, first), set()))
+            settled += len(known) * twins if first == option else len(known - loads.get((group, first), set()))
     asked = sum(len(told) for told in standing.asked.values())
     left = total - settled if ended else max(0, asked - evaluated)
     return Coverage(evaluated, settled - evaluated, left, total, settled == total)
