@@ -47,6 +47,7 @@ class Settings(BaseModel):
     max_open_studies: int = Field(100, ge=1)
     max_wait_s: float = Field(60.0, ge=0)
     max_event_streams: int = Field(500, ge=1)
+    page_cache_bytes: int = Field(64 << 20, ge=0)
     idempotency_hours: float = Field(24.0, gt=0)
 
     chunk_s: float = Field(1.0, gt=0)

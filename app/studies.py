@@ -7,7 +7,7 @@ from uuid import UUID
 
 from sqlalchemy import Select, delete, func, select, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
 from app.auth import Caller
 from app.config import SERVICE_VERSION, settings
@@ -139,8 +139,13 @@ def _store_key(db: Session, caller: Caller, key: str, sha256: str, study_id: UUI
         raise _LostRaceError
 
 
+def _readable() -> Select[StudyRow]:
+    """Studies without their plans, which are large and shown on their own; a plan is read when it is asked for."""
+    return select(StudyRow).options(defer(StudyRow.plan))
+
+
 def _visible(caller: Caller) -> Select[StudyRow]:
-    query = select(StudyRow)
+    query = _readable()
     return query if caller.sees_all_projects else query.where(StudyRow.project == caller.project)
 
 
@@ -150,6 +155,22 @@ def get_study(db: Session, caller: Caller, study_id: UUID) -> StudyRow:
     if study is None:
         raise NotFoundError("There is no such study.")
     return study
+
+
+def study_to_read(db: Session, study_id: UUID) -> StudyRow:
+    """A study, for a caller known to see it. Raises: NotFoundError if it is gone by now."""
+    study = db.scalars(_readable().where(StudyRow.id == study_id)).one_or_none()
+    if study is None:
+        raise NotFoundError("There is no such study.")
+    return study
+
+
+def version_of(db: Session, study_id: UUID) -> int:
+    """The present version. Raises: NotFoundError."""
+    version = db.scalar(select(StudyRow.version).where(StudyRow.id == study_id))
+    if version is None:
+        raise NotFoundError("There is no such study.")
+    return version
 
 
 class StudyFilter(NamedTuple):

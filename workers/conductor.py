@@ -108,6 +108,7 @@ def _plan(study: StudyRow) -> Step:
         document = plan.model_dump(mode="json")
         changes = {
             "plan": document,
+            "expected_trials": plan.budget.expected_trials,
             "warnings": [*study.warnings, *(each for each in document["warnings"] if each not in study.warnings)],
             "provenance": {**study.provenance, "perf_data": document["perf_data"]},
         }

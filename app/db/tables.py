@@ -26,7 +26,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from app.schemas.status import STUDY_TERMINAL, TRIAL_TERMINAL, StudyStatus, TrialStatus
 
-SCHEMA_REVISION = "0002"
+SCHEMA_REVISION = "0003"
 """The newest migration; /readyz compares it with the database's."""
 
 _NAMES = {
@@ -108,7 +108,8 @@ class StudyRow(Base):
     """One search. `version` rises with every visible change; the counters equal the trial rows at every commit.
 
     round: rounds asked for so far. woken_at: when a message was last sent for it. ranked_at: when places were last
-    written. num_late: verdicts that came after their lease was lost, and were dropped.
+    written. num_late: verdicts that came after their lease was lost, and were dropped. expected_trials: what the plan
+    expects, kept apart because plans are large. sla: who met the bounds of the goal, NULL without bounds.
     """
 
     __tablename__ = "studies"
@@ -141,6 +142,8 @@ class StudyRow(Base):
     coverage: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     problem: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     best: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    sla: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    expected_trials: Mapped[int | None]
     round: Mapped[int] = mapped_column(server_default="0")
     num_trials: Mapped[int] = mapped_column(server_default="0")
     num_feasible: Mapped[int] = mapped_column(server_default="0")
@@ -167,7 +170,8 @@ class TrialRow(Base):
     """One ask of the sampler, with a life cycle.
 
     attempt: times it was claimed; the fence of its verdict. chunk: number of the first trial of the message that
-    carries it, NULL until sent. sent_at: when that message was last sent.
+    carries it, NULL until sent. sent_at: when that message was last sent. sla: how far a replay is from the goal's
+    bounds, NULL without bounds or replay.
     """
 
     __tablename__ = "trials"
@@ -203,6 +207,7 @@ class TrialRow(Base):
     objectives: Mapped[list[float] | None]
     rejected: Mapped[int] = mapped_column(BigInteger, server_default="0")
     wall_s: Mapped[float | None]
+    sla: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     cache_hit: Mapped[bool] = mapped_column(server_default="false")
     candidate_id: Mapped[UUID | None]
     created_at: Mapped[datetime] = mapped_column(server_default=_NOW)

@@ -15,25 +15,23 @@ from starlette.responses import Response
 from app import studies, views
 from app.auth import Caller
 from app.config import settings
+from app.db.engine import snapshot
 from app.errors import ConflictError
 from app.queue import announce, wake_study
 from app.routes.bodies import CheckedStudy, RefusedError, check, is_multipart, read_submission
 from app.routes.deps import Door, DoorDep, PlannerDep, WakerDep
 from app.routes.faults import Fault
-from app.routes.json_text import json_response
+from app.routes.json_text import json_bytes, json_response
 from app.routes.openapi_bodies import SUBMISSION
 from app.routes.pages import (
     Cursor,
     Limit,
-    cache_headers,
     decode_cursor,
     encode_cursor,
-    etag,
-    is_unchanged,
     next_link,
-    not_modified,
 )
 from app.routes.problems import UNCHANGED, problems
+from app.routes.rendered import ReaderDep, Rendered
 from app.routes.uploads import OptionsDep, SlotsDep, take_in_part
 from app.schemas.advice import advice
 from app.schemas.status import STUDY_TERMINAL, StudyStatus, TrialStatus
@@ -189,19 +187,23 @@ def list_(
 
 @router.get("/{study_id}", response_model=StudyView, responses=problems(404) | UNCHANGED)
 async def get(
-    request: Request,
     study_id: UUID,
     door: DoorDep,
     waker: WakerDep,
+    reader: ReaderDep,
     wait: Wait = 0,
     version: Annotated[int | None, Query(ge=0, description="Wait until the study is past this version.")] = None,
 ) -> Response:
     """One study. With `wait`, answers when it ends; with `version` too, as soon as it is past that version."""
-    document = await _await_end(door, waker, study_id, wait, version)
-    tag = etag(request, document["version"])
-    if is_unchanged(request, tag):
-        return not_modified(tag)
-    return json_response(document, headers=cache_headers(tag))
+    if wait > 0:
+        await _await_end(door, waker, study_id, wait, version)
+
+    def made() -> Rendered:
+        with snapshot() as db:
+            study = studies.study_to_read(db, study_id)
+            return Rendered(study.version, json_bytes(views.study_document(study)), "application/json", {})
+
+    return await reader.read(study_id, "application/json", made)
 
 
 @router.post("/{study_id}/cancel", status_code=202, response_model=StudyView, responses=problems(404, 409))
@@ -225,27 +227,30 @@ def plan(study_id: UUID, door: DoorDep) -> Response:
     """What the study searches: branches, knobs, excluded shapes with reasons, capacities, estimated time."""
     with door.open("read") as (db, caller):
         study = studies.get_study(db, caller, study_id)
-    if study.plan is None:
+        document = study.plan
+    if document is None:
         raise ConflictError(f"There is no plan (yet): the study is {study.status}.")
-    return json_response(study.plan)
+    return json_response(document)
 
 
-@router.get("/{study_id}/trials", response_model=TrialPage, responses=problems(404))
-def trials(
+@router.get("/{study_id}/trials", response_model=TrialPage, responses=problems(404) | UNCHANGED)
+async def trials(
     request: Request,
     study_id: UUID,
-    door: DoorDep,
+    reader: ReaderDep,
     status: TrialStatus | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
     """Every trial ever asked for, in that order."""
-    with door.open("read") as (db, caller):
-        study = studies.get_study(db, caller, study_id)
-        tag = etag(request, study.version)
-        if is_unchanged(request, tag):
-            return not_modified(tag)
-        rows = studies.list_trials(db, study.id, status, limit + 1, decode_cursor(cursor, int))
-    following = encode_cursor(rows[limit - 1].number) if len(rows) > limit else None
-    document = {"items": [views.trial_document(row) for row in rows[:limit]], "next_cursor": following}
-    return json_response(document, headers=cache_headers(tag) | next_link(request, following))
+    after = decode_cursor(cursor, int)
+
+    def made() -> Rendered:
+        with snapshot() as db:
+            version = studies.version_of(db, study_id)
+            rows = studies.list_trials(db, study_id, status, limit + 1, after)
+        following = encode_cursor(rows[limit - 1].number) if len(rows) > limit else None
+        document = {"items": [views.trial_document(row) for row in rows[:limit]], "next_cursor": following}
+        return Rendered(version, json_bytes(document), "application/json", next_link(request, following))
+
+    return await reader.read(study_id, "application/json", made)
