@@ -19,21 +19,21 @@ def without_slack(fleet: Fleet, batch: RequestBatch) -> Fleet:
     in_flight = batch.num_requests if batch.in_flight_cap is None else min(batch.in_flight_cap, batch.num_requests)
     longest = int((batch.input_tokens + batch.output_tokens).max())
     may_hit = fleet.router is not None or batch.span_offset is not None or not facts_of(batch).is_plain
-    pools = {
-        name: _acting(pool, in_flight, longest, may_hit)
-        for name, pool in (("agg", fleet.agg), ("prefill", fleet.prefill), ("decode", fleet.decode))
-        if pool is not None
-    }
-    return replace(fleet, **pools)
+
+    def acting(pool: Pool | None) -> Pool | None:
+        return None if pool is None else _acting(pool, in_flight, longest, may_hit)
+
+    return replace(fleet, agg=acting(fleet.agg), prefill=acting(fleet.prefill), decode=acting(fleet.decode))
 
 
 def _acting(pool: Pool, in_flight: int, longest: int, may_hit: bool) -> Pool:
-    changes = {
-        "max_num_seqs": min(pool.max_num_seqs, in_flight),
-        "max_num_batched_tokens": min(pool.max_num_batched_tokens, in_flight * longest),
-    }
+    blocks = pool.num_blocks
     # Drafts take blocks ahead of the tokens they may bring.
     if not may_hit and not pool.acceptance:
-        most = in_flight * (-(-longest // pool.block_size) + 1) + 1
-        changes["num_blocks"] = min(pool.num_blocks, most)
-    return replace(pool, **changes)
+        blocks = min(blocks, in_flight * (-(-longest // pool.block_size) + 1) + 1)
+    return replace(
+        pool,
+        num_blocks=blocks,
+        max_num_seqs=min(pool.max_num_seqs, in_flight),
+        max_num_batched_tokens=min(pool.max_num_batched_tokens, in_flight * longest),
+    )
