@@ -3,9 +3,11 @@
 import { getItems, getJson, getText, studyPath } from "./api.js";
 import { el, refill } from "./dom.js";
 import { change, deploymentName, number, studyName } from "./format.js";
-import { median, objectiveLabel, objectiveUnit, sense } from "./metrics.js";
+import { median, metricLabel, objectivePhrase, objectiveUnit, sense } from "./metrics.js";
 import { copyButton, crumbs, fact, section } from "./parts.js";
-import { courses, knobTable, latencies, metricTable } from "./side_by_side.js";
+import { courses, knobDifferences, knobTable, latencies, metricTables } from "./side_by_side.js";
+
+const MOST_SAID = 3; // differences in the opening sentence; the table has all
 
 /** Fill the place. */
 export async function showCandidate(place, signal, studyId, candidateId) {
@@ -55,16 +57,20 @@ function nameOf(study, rival) {
 
 function verdictOf(study, candidate, rival, ranked) {
   const names = Object.keys(candidate.objectives);
-  const values = names.map((name) => `${objectiveLabel(name).toLowerCase()} ${number(candidate.objectives[name])} ${objectiveUnit(name)}`);
+  const values = names.map((name) => `${objectivePhrase(name)} ${number(candidate.objectives[name])} ${objectiveUnit(name)}`);
   const place = candidate.rank === null ? "Not ranked" : isPareto(study) ? `Place ${candidate.rank} of ${ranked.length} on the front` : `Rank ${candidate.rank} of ${ranked.length}`;
   const parts = [`${place}: ${values.join(", ")}.`];
   if (rival && !isPareto(study)) {
     const middle = median(ranked.map((each) => each.objectives[names[0]]));
+    const differs = knobDifferences(candidate, rival);
     parts.push(`That is ${change(candidate.objectives[names[0]], rival.objectives[names[0]])} against ${nameOf(study, rival)} and ${change(candidate.objectives[names[0]], middle)} against the median.`);
+    if (differs.length > 0 && differs.length <= MOST_SAID) {
+      parts.push(`From ${nameOf(study, rival)} it differs in ${differs.map(([name, mine, theirs]) => `${name} (${mine} instead of ${theirs})`).join(", ")}.`);
+    }
   }
   if (isPareto(study) && candidate.on_front) {
     const best = names.filter((name) => ranked.every((each) => (each.objectives[name] - candidate.objectives[name]) * sense(name) <= 0));
-    parts.push(best.length ? `Nothing has better ${best.map((name) => objectiveLabel(name).toLowerCase()).join(" or ")}.` : "Whatever beats it in one objective is worse in another.");
+    parts.push(best.length ? `Nothing has better ${best.map((name) => objectivePhrase(name)).join(" or ")}.` : "Whatever beats it in one objective is worse in another.");
   }
   if (rival && candidate.rejected !== rival.rejected) parts.push(`It rejects ${number(candidate.rejected)} requests, ${nameOf(study, rival)} ${number(rival.rejected)}: fewer rejections come first.`);
   return parts.join(" ");
@@ -78,7 +84,7 @@ function facts(study, candidate) {
     fact("Engine", deployment.backend, deployment.mode === "agg" ? "prefill and decode together" : "prefill and decode apart"),
     fact("Rejected", number(candidate.rejected), "requests it can never hold"),
     candidate.sla_met !== null && fact("SLA", candidate.sla_met ? "met" : "missed", "by the means of the replay"),
-    known.map(([name, value]) => fact(name.replaceAll("_", " ").replace(/\bkv\b/, "KV"), number(value))),
+    known.map(([name, value]) => fact(metricLabel(name), number(value))),
   ];
 }
 
@@ -89,8 +95,8 @@ function against(study, candidate, rival, ranked) {
   return [
     rival && el("p", {}, "Set beside ", el("a", { href: `#/studies/${study.id}/candidates/${rival.id}` }, `${nameOf(study, rival)}, ${deploymentName(rival.deployment)}`), ". ",
       el("a", { href: `#/compare/${study.id}/${candidate.id}/${study.id}/${rival.id}` }, "Compare the two in full")),
-    rival && knobTable("Knobs that differ", candidate, rival, names),
-    metricTable("Objectives and metrics", [candidate, rival], names, middle),
+    rival && knobTable(candidate, rival, names),
+    metricTables([candidate, rival], names, middle),
   ];
 }
 

@@ -4,7 +4,7 @@ import { el, refill, scrolling } from "./dom.js";
 import { deploymentName, number, pools } from "./format.js";
 import { objectiveLabel, objectiveUnit } from "./metrics.js";
 
-const PAGE = 50;
+const PAGE = 20;
 const METRICS = [
   ["output_throughput_tok_s", "Output", "tok/s"],
   ["mean_ttft_ms", "Mean TTFT", "ms"],
@@ -40,8 +40,8 @@ export function candidateTable(study, isPareto) {
     const order = isSorted ? (state.descends ? "descending" : "ascending") : null;
     return el("th", { scope: "col", "aria-sort": order, class: column.isNumber ? "number" : null },
       el("button", { type: "button", class: "sort", "data-stay": `sort ${column.name}`, onclick: () => sortBy(column, isSorted) },
-        column.name, column.unit && el("span", { class: "unit" }, column.unit),
-        el("span", { "aria-hidden": "true", class: "arrow" }, isSorted ? (state.descends ? " ▼" : " ▲") : " ▽")));
+        column.name, el("span", { "aria-hidden": "true", class: "arrow" }, isSorted ? (state.descends ? " ▼" : " ▲") : " ▽"),
+        column.unit && el("span", { class: "unit" }, column.unit)));
   }
 
   function sortBy(column, isSorted) {

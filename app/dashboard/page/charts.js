@@ -125,17 +125,17 @@ export function barsConfig(data, look) {
 }
 
 function shortened(text) {
-  return text.length > 24 ? `${text.slice(0, 23)}…` : text;
+  return text.length > 34 ? `${text.slice(0, 33)}…` : text;
 }
 
-/** Steps over time. data: { points: [{ x: seconds, y, name }], xTitle, yTitle, least, most }. */
+/** Steps over time. data: { points: [{ x: seconds, y, name }], xTitle, yTitle, isPart: whether y is a percentage }. */
 export function stepsConfig(data, look) {
   return {
     type: "line",
     data: { datasets: [{ data: data.points, stepped: true, borderColor: look.series[0], backgroundColor: look.series[0], borderWidth: 2, pointRadius: data.points.length > 40 ? 0 : 3 }] },
     options: options(look, {
       x: axis(data.xTitle, look, { type: "linear", min: 0 }),
-      y: axis(data.yTitle, look, { grace: "8%" }),
+      y: axis(data.yTitle, look, data.isPart ? { min: 0, max: 100 } : { grace: "8%" }),
     }, { title: ([item]) => `${number(item.parsed.x)} s`, label: ({ raw }) => `${number(raw.y)}${raw.name ? ` – ${raw.name}` : ""}` }),
   };
 }
@@ -152,7 +152,7 @@ export function courseConfig(data, look) {
     },
     options: options(look, {
       x: axis("seconds of the replay", look, { type: "linear", min: 0 }),
-      y: axis(data.yTitle, look, { beginAtZero: true }),
+      y: axis(data.yTitle, look, { min: 0 }),
     }, { legend: data.series.length > 1, title: ([item]) => `${number(item.parsed.x)} s`, label: (item) => `${item.dataset.label}: ${number(item.parsed.y)}` }),
   };
 }

@@ -4,7 +4,7 @@ import { getJson, studyPath } from "./api.js";
 import { el } from "./dom.js";
 import { deploymentName, studyName } from "./format.js";
 import { crumbs, section } from "./parts.js";
-import { courses, knobTable, latencies, metricTable } from "./side_by_side.js";
+import { courses, knobTable, latencies, metricTables } from "./side_by_side.js";
 
 /** Fill the place. */
 export async function showComparison(place, signal, leftStudy, leftId, rightStudy, rightId) {
@@ -21,8 +21,8 @@ export async function showComparison(place, signal, leftStudy, leftId, rightStud
       el("a", { href: `#/studies/${study.id}/candidates/${candidate.id}` }, deploymentName(candidate.deployment)),
       ` (${candidate.rank === null ? "not ranked" : `rank ${candidate.rank}`} in ${studyName(study)})`))),
     el("p", {}, el("a", { href: `#/compare/${rightStudy}/${rightId}/${leftStudy}/${leftId}` }, "Swap the two")),
-    section("Knobs", knobTable("Knobs that differ", left.candidate, right.candidate, names)),
-    section("Metrics", metricTable("Objectives and metrics", [left.candidate, right.candidate], names)),
+    section("Knobs", knobTable(left.candidate, right.candidate, names)),
+    section("Metrics", metricTables([left.candidate, right.candidate], names)),
     section("Course of the replay", course.node),
     section("Latencies", percentiles.node),
   );

@@ -37,7 +37,8 @@ export function duration(seconds) {
 /** How long ago a moment was. */
 export function age(moment) {
   const seconds = (Date.now() - Date.parse(moment)) / 1000;
-  return seconds < 5 ? "just now" : `${duration(seconds)} ago`;
+  if (seconds < 5) return "just now";
+  return seconds < 60 || seconds >= 3600 ? `${duration(seconds)} ago` : `${Math.floor(seconds / 60)} min ago`;
 }
 
 /** A moment in the viewer's zone. */
@@ -66,6 +67,11 @@ export function pools(deployment) {
 export function deploymentName(deployment) {
   const parts = pools(deployment).map(([role, pool]) => `${role === "agg" ? "" : `${role} `}${pool.replicas} × ${shape(pool.shape)}`);
   return `${deployment.backend} ${parts.join(" + ")}`;
+}
+
+/** Batching limits of each pool, tokens and sequences: "8192 / 1024". */
+export function batching(deployment) {
+  return pools(deployment).map(([, pool]) => `${pool.max_num_batched_tokens} / ${pool.max_num_seqs}`).join(" + ");
 }
 
 /** Every knob of a deployment with its value, flat: "agg replicas" -> "4". Values that are not set are left out. */

@@ -12,7 +12,6 @@ const OBJECTIVES = {
 };
 const SUFFIXES = [
   ["_throughput_per_user", "tok/s per user"], ["_tok_s", "tok/s"], ["_rps", "requests/s"], ["_ms", "ms"],
-  ["_gpu_seconds", "GPU s"], ["_worker_seconds", "s"], ["_seconds", "s"], ["_hours", "h"], ["_tokens", "tokens"],
 ];
 const SHORT = { ttft: "TTFT", tpot: "TPOT", itl: "ITL", ttst: "TTST", e2e: "end-to-end", kv: "KV", gpu: "GPU", gpus: "GPUs", num: "number of" };
 const DISTRIBUTION = /^(min|max|median|p75|p90|p95|p99|std|num)_/;
@@ -37,6 +36,12 @@ export function objectiveLabel(objective) {
   return OBJECTIVES[objective]?.[0] ?? objective;
 }
 
+/** The same within a sentence. */
+export function objectivePhrase(objective) {
+  const label = objectiveLabel(objective);
+  return label.startsWith("GPU") ? label : label.charAt(0).toLowerCase() + label.slice(1);
+}
+
 /** An objective's unit. */
 export function objectiveUnit(objective) {
   return OBJECTIVES[objective]?.[1] ?? "";
@@ -45,9 +50,9 @@ export function objectiveUnit(objective) {
 /** A metric's name for people, unit at the end: "Mean TTFT, ms". */
 export function metricLabel(name) {
   const [suffix, unit] = SUFFIXES.find(([ending]) => name.endsWith(ending)) ?? ["", ""];
-  const stem = suffix && suffix !== "_tokens" ? name.slice(0, -suffix.length) + (suffix.includes("throughput") ? "_speed" : "") : name;
+  const stem = name.slice(0, name.length - suffix.length) + (suffix === "_throughput_per_user" ? "_speed" : "");
   const words = stem.split("_").map((word) => SHORT[word] ?? word).join(" ");
-  return words.charAt(0).toUpperCase() + words.slice(1) + (unit && suffix !== "_tokens" ? `, ${unit}` : "");
+  return (/^p\d/.test(words) ? words : words.charAt(0).toUpperCase() + words.slice(1)) + (unit && `, ${unit}`);
 }
 
 /** 1 if more of a metric is better, -1 if less is, 0 if neither can be said. The same rule as the API's comparison. */
@@ -65,10 +70,14 @@ export function verdict(metric, value, base, way = direction(metric)) {
   return (value - base) * way > 0 ? "better" : "worse";
 }
 
-/** Names of metrics that matter most, then the other means and totals; spread and counts of samples are left out. */
-export function chosenMetrics(metrics) {
-  const rest = Object.keys(metrics).filter((name) => !FIRST.includes(name) && !DISTRIBUTION.test(name));
-  return [...FIRST.filter((name) => name in metrics), ...rest];
+/** Names of the metrics that matter most. */
+export function mainMetrics(metrics) {
+  return FIRST.filter((name) => name in metrics);
+}
+
+/** The other means and totals; spread and counts of samples are left out. */
+export function otherMetrics(metrics) {
+  return Object.keys(metrics).filter((name) => !FIRST.includes(name) && !DISTRIBUTION.test(name));
 }
 
 /** Median of the numbers among values; null without any. */

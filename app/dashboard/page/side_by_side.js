@@ -3,18 +3,22 @@
 import { courseConfig, figure, groupsConfig } from "./charts.js";
 import { el, plainTable } from "./dom.js";
 import { change, knobs, number } from "./format.js";
-import { chosenMetrics, direction, LATENCIES, metricLabel, objectiveLabel, objectiveUnit, PERCENTILES, sense, verdict } from "./metrics.js";
+import { direction, LATENCIES, mainMetrics, metricLabel, objectiveLabel, objectiveUnit, otherMetrics, PERCENTILES, sense, verdict } from "./metrics.js";
 
 const SIGNS = { better: "▲ better", worse: "▼ worse", same: "same", "": "" };
 
 /** Objectives and metrics of a candidate beside another's; `middle(of)` gives a median to set beside them, if any. */
-export function metricTable(caption, [left, right], [leftName, rightName], middle = null) {
+export function metricTables([left, right], [leftName, rightName], middle = null) {
   const objectives = Object.keys(left.objectives).map((name) => line(
     `${objectiveLabel(name)}, ${objectiveUnit(name)}`, left.objectives[name], right?.objectives[name], middle?.((each) => each.objectives[name]), name, sense(name)));
-  const metrics = chosenMetrics(left.metrics).map((name) => line(
+  const metrics = (names) => names.map((name) => line(
     metricLabel(name), left.metrics[name], right?.metrics[name], middle?.((each) => each.metrics[name]), name, direction(name)));
   const head = ["Metric", leftName, ...(right ? [rightName, "Difference", "So it is"] : []), ...(middle ? ["Median of the ranking", "Against it"] : [])];
-  return plainTable(caption, head, [...objectives, ...metrics], head.map((_, place) => place).slice(1));
+  const numbers = head.map((_, place) => place).slice(1);
+  return [
+    plainTable("Objectives and main metrics", head, [...objectives, ...metrics(mainMetrics(left.metrics))], numbers),
+    el("details", {}, el("summary", {}, "The other metrics"), plainTable("Other metrics", head, metrics(otherMetrics(left.metrics)), numbers)),
+  ];
 
   function line(label, value, other, mid, name, way) {
     const said = right ? verdict(name, value, other, way) : "";
@@ -26,12 +30,17 @@ export function metricTable(caption, [left, right], [leftName, rightName], middl
   }
 }
 
-/** The knobs in which two deployments differ. */
-export function knobTable(caption, left, right, [leftName, rightName]) {
+/** The knobs in which two deployments differ: [name, value of the left, value of the right]. */
+export function knobDifferences(left, right) {
   const [mine, theirs] = [knobs(left.deployment), knobs(right.deployment)];
   const names = [...new Set([...mine.keys(), ...theirs.keys()])].filter((name) => mine.get(name) !== theirs.get(name));
-  if (!names.length) return el("p", {}, "Their knobs are the same.");
-  return plainTable(caption, ["Knob", leftName, rightName], names.map((name) => [name.replaceAll("_", " "), mine.get(name) ?? "–", theirs.get(name) ?? "–"]), [1, 2]);
+  return names.map((name) => [name.replaceAll("_", " "), mine.get(name) ?? "–", theirs.get(name) ?? "–"]);
+}
+
+/** The same as a table. */
+export function knobTable(left, right, [leftName, rightName]) {
+  const rows = knobDifferences(left, right);
+  return rows.length ? plainTable("Knobs that differ", ["Knob", leftName, rightName], rows, [1, 2]) : el("p", {}, "Their knobs are the same.");
 }
 
 /** Latency percentiles of candidates as bars, and as a table. candidates: [[name, metrics]]. */

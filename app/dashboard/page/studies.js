@@ -5,6 +5,7 @@ import { el, refill, scrolling } from "./dom.js";
 import { age, number, percent, studyName, time } from "./format.js";
 import { pause } from "./live.js";
 import { statusMark } from "./parts.js";
+import { count } from "./words.js";
 
 const EVERY_MS = 3_000;
 const STATUSES = ["queued", "planning", "running", "succeeded", "failed", "cancelled"];
@@ -93,6 +94,6 @@ function bar(study) {
 function best(study) {
   if (study.best === null) return study.problem ? el("span", { class: "below" }, study.problem.title) : "–";
   const { front_size: front, score, used_gpus: gpus } = study.best;
-  const text = front ? `front of ${front}` : number(Math.abs(score));
-  return [text, el("span", { class: "below" }, `${gpus} GPUs`)];
+  const text = front ? `front of ${front}` : `score ${number(Math.abs(score))}`;
+  return [text, el("span", { class: "below" }, count(gpus, "GPU"))];
 }

@@ -5,7 +5,7 @@ import { candidateTable } from "./candidate_table.js";
 import { announce, el, refill } from "./dom.js";
 import { age, duration, number, percent, studyName, time } from "./format.js";
 import { ENDED, follow, throttled } from "./live.js";
-import { objectiveLabel } from "./metrics.js";
+import { objectivePhrase } from "./metrics.js";
 import { crumbs, fact, section, statusMark } from "./parts.js";
 import { studyCharts } from "./study_charts.js";
 import { excludedShapes, fruitlessTrials, settings, warnings } from "./study_sections.js";
@@ -114,9 +114,9 @@ function makeView(study, signal) {
 function lead({ config }) {
   const { search_space: space, goal } = config;
   const target = goal.target === "pareto"
-    ? `front of ${(goal.pareto_objectives ?? ["throughput_per_gpu", "throughput_per_user"]).map(objectiveLabel).join(" and ").toLowerCase()}`
-    : `best ${objectiveLabel(goal.target).toLowerCase()}`;
-  return `${space.model_name} on at most ${words.count(space.gpu_budget, "GPU")} ${space.hardware_sku}: ${target}.`;
+    ? `front of ${(goal.pareto_objectives ?? ["throughput_per_gpu", "throughput_per_user"]).map(objectivePhrase).join(" and ")}`
+    : `best ${objectivePhrase(goal.target)}`;
+  return `${space.model_name} on at most ${words.count(space.gpu_budget, "GPU")} of type ${space.hardware_sku}; looking for the ${target}.`;
 }
 
 function headFacts(study) {

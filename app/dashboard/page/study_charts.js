@@ -2,7 +2,7 @@
 
 import { barsConfig, figure, scatterConfig, stepsConfig } from "./charts.js";
 import { el } from "./dom.js";
-import { deploymentName, number } from "./format.js";
+import { batching, deploymentName, number } from "./format.js";
 import { byRank, objectiveLabel, objectiveUnit, sense } from "./metrics.js";
 
 const BARS = 12;
@@ -13,7 +13,7 @@ export function studyCharts(study, open) {
   const names = goal.target === "pareto" ? goal.pareto_objectives ?? ["throughput_per_gpu", "throughput_per_user"] : [goal.target];
   const isPlane = names.length > 1;
   const first = isPlane ? figure("Candidates by their objectives", scatterConfig, "tall") : figure("The first of the ranking", barsConfig, "tall");
-  const second = figure(isPlane ? "How the front grew" : "The best so far, over time", stepsConfig);
+  const second = figure(isPlane ? "How the front grew" : "The best so far, over time", stepsConfig, "tall");
   const nothing = el("p", { class: "notice" }, "No candidate yet.");
   const drawn = el("div", { class: "charts" }, first.node, second.node);
   const cut = el("p", { class: "below" });
@@ -47,7 +47,7 @@ function plane(candidates, [x, y], open) {
 function bars(ranked, objective, open) {
   const shown = ranked.slice(0, BARS);
   const data = {
-    names: shown.map((each) => `${each.rank}. ${deploymentName(each.deployment)}`),
+    names: shown.map((each) => `${each.rank}. ${deploymentName(each.deployment)}, ${batching(each.deployment)}`),
     values: shown.map((each) => each.objectives[objective]),
     ids: shown.map((each) => each.id),
     title: axisTitle(objective),
@@ -67,8 +67,8 @@ function steps(study, candidates, names) {
   const points = names.length > 1 ? hypervolumes(inTime, names) : incumbents(inTime, names[0]);
   const end = inTime.at(-1);
   if (end.seconds > points.at(-1).x) points.push({ ...points.at(-1), x: end.seconds });
-  const yTitle = names.length > 1 ? "hypervolume, % of the present front's" : axisTitle(names[0]);
-  return [{ points, xTitle: "seconds since the start", yTitle }, `Line of the best so far: ${points.length} steps, now ${number(points.at(-1).y)}.`];
+  const yTitle = names.length > 1 ? "hypervolume, % of today's front" : axisTitle(names[0]);
+  return [{ points, xTitle: "seconds since the start", yTitle, isPart: names.length > 1 }, `Line of the best so far: ${points.length} steps, now ${number(points.at(-1).y)}.`];
 }
 
 function incumbents(inTime, objective) {
