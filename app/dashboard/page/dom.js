@@ -18,7 +18,7 @@ export function el(tag, attributes = {}, ...children) {
 function flat(children) {
   return children
     .flat(Infinity)
-    .filter((child) => child !== null && child !== undefined && child !== false)
+    .filter((child) => child !== null && child !== undefined && child !== false && child !== "")
     .map((child) => (child instanceof Node ? child : document.createTextNode(String(child))));
 }
 

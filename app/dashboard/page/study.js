@@ -136,12 +136,22 @@ function headFacts(study) {
       fact("Best", best === null ? "none yet" : el("a", { href: `#/studies/${study.id}/candidates/${best.candidate_id}`, "data-stay": "best" },
         best.front_size ? `front of ${best.front_size}` : number(Math.abs(best.score))), best === null ? null : words.count(best.used_gpus, "GPU")),
       fact("Submitted", age(study.created_at), time(study.created_at))),
-    study.coverage && el("p", { class: "coverage" }, el("strong", {}, "Coverage. "), isOver ? words.coverage(study.coverage) : words.coverageSoFar(study.coverage)),
+    coverageOf(study, isOver),
     study.sla && el("p", {}, el("strong", {}, "SLA. "), words.sla(study.sla)),
   ];
 }
 
+function coverageOf({ coverage }, isOver) {
+  if (!coverage) return null;
+  const said = isOver ? words.coverage(coverage) : words.coverageSoFar(coverage);
+  return said && el("p", { class: "coverage" }, el("strong", {}, "Coverage. "), said);
+}
+
 function problemOf({ problem }) {
   if (problem === null) return null;
-  return el("div", { class: "notice bad", role: "alert" }, el("strong", {}, problem.title), ". ", problem.detail);
+  const reasons = problem.reasons ?? [];
+  return el("div", { class: "notice bad", role: "alert" },
+    el("strong", {}, problem.title), ". ", problem.detail, " ", words.nearest(problem),
+    reasons.length > 0 && el("ul", {}, reasons.map(({ code, count, example }) => el("li", {},
+      `${words.reason(code)} (${number(count)} times)`, example?.detail && `, for example: ${example.detail}`))));
 }

@@ -67,7 +67,7 @@ function steps(study, candidates, names) {
   const points = names.length > 1 ? hypervolumes(inTime, names) : incumbents(inTime, names[0]);
   const end = inTime.at(-1);
   if (end.seconds > points.at(-1).x) points.push({ ...points.at(-1), x: end.seconds });
-  const yTitle = names.length > 1 ? "hypervolume, % of today's front" : axisTitle(names[0]);
+  const yTitle = names.length > 1 ? "hypervolume, % of the present front" : axisTitle(names[0]);
   return [{ points, xTitle: "seconds since the start", yTitle, isPart: names.length > 1 }, `Line of the best so far: ${points.length} steps, now ${number(points.at(-1).y)}.`];
 }
 

@@ -63,11 +63,21 @@ export function failure(problem) {
   }
 }
 
-/** What is settled while a study runs. */
-export function coverageSoFar({ evaluated, bounded_out: bounded, total }) {
-  const whole = total === null ? "" : ` of ${count(total, "combination")}`;
-  const proven = bounded ? `; ${number(bounded)} need no replay, as none of them can be better` : "";
-  return `So far ${number(evaluated)}${whole} replayed${proven}.`;
+/** What is settled while a study runs; empty while nothing can be said. */
+export function coverageSoFar({ bounded_out: bounded, total }) {
+  if (total === null) return "";
+  const proven = bounded ? `; ${number(bounded)} of them need no replay, as none can be better` : "";
+  return `The space has ${count(total, "combination")}${proven}.`;
+}
+
+/** The change that would let something fit, if the service knows one. */
+export function nearest(problem) {
+  const { smallest_gpus: gpus, longest_context_tokens: context, other_hardware: others } = problem.nearest ?? {};
+  const ways = [];
+  if (gpus) ways.push(`at least ${count(gpus, "GPU")}`);
+  if (context) ways.push(`requests of at most ${number(context)} tokens`);
+  if (others?.length) ways.push(`other hardware (${others.join(", ")})`);
+  return ways.length ? `What would fit: ${ways.join(", or ")}.` : "";
 }
 
 /** Who met the SLA. */
