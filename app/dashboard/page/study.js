@@ -41,10 +41,11 @@ async function loadLists(study, signal) {
 }
 
 async function planOf(study, signal) {
+  if (study.status === "queued" || study.status === "planning") return null;
   try {
     return await getJson(studyPath(study.id, "plan"), signal);
   } catch (error) {
-    if (error.status === 409) return null; // There is none (yet).
+    if (error.status === 409) return null; // It ended before there was one.
     throw error;
   }
 }
