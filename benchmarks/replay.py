@@ -19,7 +19,8 @@ from typing import Any
 
 from tests.golden import files
 from workers.cases import read_case
-from workers.replay.loop import replay_many, warm
+from workers.replay.loop import replay_many
+from workers.replay.reports import warm
 
 Config = dict[str, Any]
 

@@ -99,9 +99,7 @@ def test_keyboard_reaches_content_first_and_every_control(open_page: OpenPage, s
     assert any(text.startswith("Rank") for text in seen)
 
 
-def test_two_candidates_are_compared(
-    open_page: OpenPage, study: Json, ranked: list[Json], picture: Picture
-) -> None:
+def test_two_candidates_are_compared(open_page: OpenPage, study: Json, ranked: list[Json], picture: Picture) -> None:
     page = open_page(address_of(study))
     boxes = page.get_by_role("checkbox")
     boxes.nth(0).check()
@@ -245,7 +243,8 @@ def test_better_and_worse_mean_what_they_mean_in_the_api(open_page: OpenPage, ra
     page = open_page()
     names = sorted(ranked[0]["metrics"])
     said = page.evaluate(
-        "async (names) => { const { direction } = await import('/dashboard/metrics.js'); return names.map((name) => direction(name)); }",
+        "async (names) => { const { direction } = await import('/dashboard/metrics.js');"
+        " return names.map((name) => direction(name)); }",
         names,
     )
     assert dict(zip(names, said, strict=True)) == {name: direction(name) for name in names}
