@@ -36,7 +36,7 @@ _PAGE: tuple[Any, ...] = (
     CandidateRow.rejected,
     CandidateRow.sla_met,
     CandidateRow.created_at,
-    *(cast(getattr(CandidateRow, name), Text).label(name) for name in ("deployment", "load", "metrics")),
+    *(cast(getattr(CandidateRow, name), Text).label(name) for name in ("deployment", "load", "metrics", "stability")),
 )
 
 

@@ -116,6 +116,7 @@ def candidate_document(goal: Mapping[str, Any], candidate: CandidateRow | Row[An
         "deployment": _document(candidate.deployment),
         "load": _document(candidate.load),
         "metrics": _document(candidate.metrics),
+        "stability": None if candidate.stability is None else _document(candidate.stability),
         "created_at": utc(candidate.created_at),
     }
 

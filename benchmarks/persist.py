@@ -24,9 +24,7 @@ _METRICS = {f"p{number}_of_some_latency_ms": 1000.0 / (number + 1) for number in
 _TIMELINE = {name: [float(n) / 7 for n in range(200)] for name in ("edge_ms", "in_flight", "queued", "kv_tokens")}
 
 
-def _verdicts(
-    _config: Any, deployments: Sequence[Any], _trace: Any, _should_stop: Callable[[], bool]
-) -> Iterator[Any]:
+def _verdicts(_config: Any, deployments: Sequence[Any], _trace: Any, _should_stop: Callable[[], bool]) -> Iterator[Any]:
     from app.schemas.status import TrialStatus
     from workers.verdict import Verdict
 

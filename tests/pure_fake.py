@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from app.ids import fingerprint
+from app.schemas.advice import Warned
 from app.schemas.deployment import Deployment, ParallelShape, RoleDeployment
 from app.schemas.plan import BudgetPlan, ContextPlan, LoadPlan, Plan
 from app.schemas.status import ReasonCode, TrialStatus
 from workers.search.history import Coverage, Told
+from workers.stability import Stability
 from workers.verdict import Reason, Verdict
 
 
@@ -118,10 +120,17 @@ def _verdict(config: Any, each: Deployment, number: int, should_stop: Callable[[
     )
 
 
+def stability(config: Any, leaders: Sequence[Deployment], trace: Any) -> Stability:
+    """One variation per leader, and one warning."""
+    row = {"variation": "planted", "load_ratio": 0.9, "arrival_seed": None, "objectives": None, "rank": 1}
+    return Stability(({"variations": [row]},) * len(leaders), (Warned(pointer="/workload", detail="planted"),))
+
+
 def install(put: Callable[[object, str, object], None] = setattr) -> None:
     """Put the stand-ins where the thin half takes the pure one from."""
     conductor, chunk = importlib.import_module("workers.conductor"), importlib.import_module("workers.chunk")
     put(conductor, "make_plan", plan)
     put(conductor, "Search", Search)
+    put(conductor, "stability", stability)
     put(chunk, "evaluate_many", evaluate_many)
     put(importlib.import_module("app.main"), "make_plan", plan)

@@ -26,7 +26,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from app.schemas.status import STUDY_TERMINAL, TRIAL_TERMINAL, StudyStatus, TrialStatus
 
-SCHEMA_REVISION = "0003"
+SCHEMA_REVISION = "0004"
 """The newest migration; /readyz compares it with the database's."""
 
 _NAMES = {
@@ -219,10 +219,11 @@ class TrialRow(Base):
 
 
 class CandidateRow(Base):
-    """The result of one distinct evaluated configuration; immutable but for `place`, `rank` and `on_front`.
+    """The result of one distinct evaluated configuration; immutable but for `place`, `rank`, `on_front`, `stability`.
 
     place: position in the goal's total order, from 1; two candidates never swap, so a page cursor can rely on it.
     rank: what clients see: the place under a scalar goal, the position along the front under a Pareto goal, else NULL.
+    stability: of the leaders of a study that has ended; see workers.stability.
     """
 
     __tablename__ = "candidates"
@@ -250,6 +251,7 @@ class CandidateRow(Base):
     load: Mapped[dict[str, Any]]
     metrics: Mapped[dict[str, Any]]
     deployment: Mapped[dict[str, Any]]
+    stability: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     created_at: Mapped[datetime] = mapped_column(server_default=_NOW)
 
 

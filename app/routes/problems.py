@@ -175,7 +175,8 @@ UNCHANGED: Responses = {304: {"description": "Unchanged since the ETag given"}}
 def problems(*statuses: int) -> Responses:
     """The problem responses of a route, for its OpenAPI entry; 401, 403 and 503 go without saying."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    titles = {kind.status: kind.title for kind in _KINDS.values()} | {408: "The body came too slowly"}
+    shared = {408: "The body came too slowly", 422: "The request is not valid"}  # kinds share a status
+    titles = {kind.status: kind.title for kind in _KINDS.values()} | shared
     return {
         status: {"description": titles.get(status, "Refused"), "content": content}
         for status in sorted({*statuses, 401, 403, 422, 503})

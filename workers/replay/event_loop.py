@@ -9,12 +9,13 @@ import math
 
 import numpy as np
 
-from workers.replay.backends import vllm
-from workers.replay.compiled import entry, inner
+from workers.replay.backends import sglang, vllm
+from workers.replay.compiled import bare_entry, entry, inner
 from workers.replay.drafts import draws_suffice
 from workers.replay.state import (
     ACTIVE,
     ARRIVAL,
+    BACKEND,
     BEGUN,
     BUSY,
     CUTTABLE,
@@ -58,6 +59,7 @@ from workers.replay.state import (
     REPEATS,
     ROUTED,
     SESSION_STRIDE,
+    SGLANG,
     STOP_AFTER,
     THINKING,
     WORKER,
@@ -83,7 +85,7 @@ from workers.replay.step_lookup import CONSTANT, DECODE_MS, TIMING, decode_durat
 FINISHED, PAUSED, NEED_PREFILL, NEED_DECODE, GROW_GAPS, NEED_DRAWS, STUCK = range(7)
 
 
-@entry
+@bare_entry
 def run(st):  # type: ignore[no-untyped-def]
     """Advance the replay until it ends or the host is needed; returns one of the codes above."""
     limits, number, moment = limits_of(st), numbers_of(st), moments_of(st)
@@ -101,9 +103,11 @@ def run(st):  # type: ignore[no-untyped-def]
         now = _next_instant(st)
         if now == math.inf or now > moment[STOP_AFTER]:
             return FINISHED
+        # In a second round at one instant the passes that begin there have begun already: who comes now waits for the next.
+        boundary = np.nextafter(now, math.inf) if now == moment[NOW] else now
         moment[NOW] = now
         _finish_passes(st, now)
-        _release(st, now)
+        _release(st, now, boundary)
 
 
 @inner
@@ -132,7 +136,8 @@ def _begin(st, w):  # type: ignore[no-untyped-def]
             continue
         rank[s, ACTIVE] = 1
         rank[w * num_dp, PHASE] = BEGUN
-        repeats = min(repeats, vllm.begin(st, s, now))
+        steps = sglang.begin(st, s, now) if limits[BACKEND] == SGLANG else vllm.begin(st, s, now)
+        repeats = min(repeats, steps)
     if rank[w * num_dp, PHASE] == BEGUN:
         rank[w * num_dp, REPEATS] = repeats
         rank[w * num_dp, NUM_PASSES] += 1
@@ -246,10 +251,10 @@ def _can_join(st, w):  # type: ignore[no-untyped-def]
     """True when an arrival could change the next pass of replica w."""
     limits, rank = limits_of(st), ranks_of(st)
     num_dp = limits[NUM_DP]
+    joinable = False
     for s in range(w * num_dp, (w + 1) * num_dp):
-        if rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1:
-            return True
-    return False
+        joinable |= rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1
+    return joinable
 
 
 @inner
@@ -261,17 +266,17 @@ def _gap_log_suffices(st):  # type: ignore[no-untyped-def]
         if rank[w * num_dp, PHASE] == BUSY:
             need += 2 + (rank[w * num_dp, REPEATS] if num_dp > 1 else 0)
             for s in range(w * num_dp, (w + 1) * num_dp):
-                if rank[w * num_dp, REPEATS] == 1:
-                    need += 2 * rank[s, NUM_RUNNING]
+                if rank[w * num_dp, REPEATS] == 1 or limits[BACKEND] == SGLANG:
+                    need += 2 + 2 * rank[s, NUM_RUNNING] + rank[s, PREFILL_N]
     return number[GAPS_USED] + need <= gap_log.shape[0]
 
 
 @inner
 def _draws_suffice(st):  # type: ignore[no-untyped-def]
+    enough = True
     for s in range(ranks_of(st).shape[0]):
-        if not draws_suffice(st, s):
-            return False
-    return True
+        enough &= draws_suffice(st, s)
+    return enough
 
 
 @inner
@@ -312,7 +317,9 @@ def _finish_passes(st, now):  # type: ignore[no-untyped-def]
         _log_regular_gaps(st, w, steps)
         has_work = False
         for s in range(w * num_dp, (w + 1) * num_dp):
-            if rank[s, ACTIVE] == 1:
+            if rank[s, ACTIVE] == 1 and limits[BACKEND] == SGLANG:
+                sglang.commit(st, s, steps, passed[w, FIRST_END], now)
+            elif rank[s, ACTIVE] == 1:
                 vllm.commit(st, s, steps, passed[w, FIRST_END], now)
             has_work |= rank[s, NUM_WAITING] + rank[s, NUM_RUNNING] > 0
         if not has_work:
@@ -342,7 +349,7 @@ def _log_regular_gaps(st, w, steps):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _release(st, now):  # type: ignore[no-untyped-def]
+def _release(st, now, boundary):  # type: ignore[no-untyped-def]
     """Release and route everything due, in order of (instant, request)."""
     number, stamp, order, heap = numbers_of(st), stamps_of(st), sessions_of(st), thinkers_of(st)
     while True:
@@ -367,13 +374,13 @@ def _release(st, now):  # type: ignore[no-untyped-def]
         else:
             next_thinker(st)
         stamp[chosen, ARRIVAL] = instant
-        _route(st, chosen, instant)
+        _route(st, chosen, boundary)
     number[FREED_NOW] = 0
 
 
 @inner
-def _route(st, r, now):  # type: ignore[no-untyped-def]
-    """Round robin over replicas, inside a replica over its ranks; cut a stretch that the arrival may join."""
+def _route(st, r, boundary):  # type: ignore[no-untyped-def]
+    """Round robin over replicas, inside one over its ranks; a stretch the arrival may join ends at `boundary` or later."""
     limits, rank, number, req = limits_of(st), ranks_of(st), numbers_of(st), requests_of(st)
     num_dp = limits[NUM_DP]
     w = number[FIRST_REPLICA] + number[ROUTED] % (number[LAST_REPLICA] - number[FIRST_REPLICA])
@@ -384,8 +391,12 @@ def _route(st, r, now):  # type: ignore[no-untyped-def]
     req[r, DP_RANK] = dp_rank
     s = w * num_dp + dp_rank
     wait_push_back(st, s, r)
-    if rank[w * num_dp, PHASE] == BUSY and rank[w * num_dp, REPEATS] > 1 and (rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1):
-        _walk_group(st, w, rank[w * num_dp, REPEATS], now)
+    if (
+        rank[w * num_dp, PHASE] == BUSY
+        and rank[w * num_dp, REPEATS] > 1
+        and (rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1)
+    ):
+        _walk_group(st, w, rank[w * num_dp, REPEATS], boundary)
 
 
 @entry

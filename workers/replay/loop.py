@@ -1,8 +1,7 @@
 """Replay a batch on a fleet: drive the compiled event loop, answer what it asks, and hand out what happened.
 
-    replay(fleet, batch, should_stop)        one replay with every per-request moment
-    replay_many(jobs, sla, should_stop)      metrics of many candidates
-    warm()                                   compile or load everything, before a process pool forks
+replay(fleet, batch, should_stop)        one replay with every per-request moment
+replay_many(jobs, sla, should_stop)      metrics of many candidates
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from workers.errors import ReasonCode, StoppedError, StuckError, UnsupportedError
 from workers.replay import event_loop, state
-from workers.replay.arrays import build, sessions
+from workers.replay.arrays import build, facts_of, radix_overflow
 from workers.replay.drafts import extend_draws, needs_draws
 from workers.replay.fleet import Fleet, Pool
 from workers.replay.metrics import Metric, Sla
@@ -21,7 +20,6 @@ from workers.replay.reductions import folded
 from workers.replay.state import State
 from workers.replay.step_table import StepTable, step_table
 from workers.replay.summary import summarise
-from workers.timing.fixed import FixedTimes
 from workers.traffic.requests import RequestBatch
 
 ShouldStop = Callable[[], bool]
@@ -37,11 +35,7 @@ def replay(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None = N
     UnsupportedError for fleets that this replay does not cover.
     """
     pool = _pool(fleet)
-    table = step_table(pool.step_times)
-    st = build(pool, batch)
-    table.lend_to(st)
-    advance(st, pool, table, batch, should_stop)
-    return outcomes_of(st, pool, batch)
+    return outcomes_of(_simulated(pool, batch, should_stop), pool, batch)
 
 
 def replay_many(
@@ -55,24 +49,40 @@ def replay_many(
 
 
 def _summary(fleet: Fleet, batch: RequestBatch, sla: Sla | None, should_stop: ShouldStop | None) -> dict[str, Metric]:
-    pool = _pool(fleet)
-    part, load, copies = folded(pool, batch)
+    st, copies = run_part(fleet, batch, should_stop)
+    return summarise(st, _pool(fleet), sla, copies)
+
+
+def run_part(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None) -> tuple[State, int]:
+    """The finished replay of one part of a fleet, and of how many equal parts the fleet consists. Raises: as `replay`."""
+    part, load, copies = folded(_pool(fleet), batch)
+    return _simulated(part, load, should_stop), copies
+
+
+def _simulated(pool: Pool, batch: RequestBatch, should_stop: ShouldStop | None) -> State:
+    """A finished replay; under a virtual-time limit a second run leaves out the token gaps of what the first left open."""
+    st = _run(pool, batch, None, should_stop)
+    if batch.stop_after_ms is None:
+        return st
+    return _run(pool, batch, st["requests"][:, state.STATUS] == state.WAITING, should_stop)
+
+
+def _run(pool: Pool, batch: RequestBatch, silent: NDArray[np.bool_] | None, should_stop: ShouldStop | None) -> State:
+    """The state after one whole run; started anew with more room if SGLang's radix trees turn out too small."""
     table = step_table(pool.step_times)
-    st = build(part, load)
-    table.lend_to(st)
-    advance(st, part, table, load, should_stop)
-    return summarise(st, pool, sla, copies)
-
-
-def warm() -> None:
-    """Compile or load every compiled function with one tiny replay; call before a process pool forks."""
-    times = FixedTimes(1.0, 1.0)
-    pool = Pool("agg", "vllm", 1, 1, 1, 8, 16, 64, 4, times)
-    one = np.ones(1, dtype=np.int64)
-    start = np.zeros(1)
-    batch = RequestBatch(start, start, one, one, 0 * one, 0 * one, None, np.array([0, 1]), 0 * one, one, one)
-    replay(Fleet(agg=pool), batch)
-    replay_many([(Fleet(agg=pool), batch)])
+    radix_nodes: int | None = None
+    while True:
+        st = build(pool, batch, radix_nodes)
+        if silent is not None:
+            st["requests"][:, state.SILENT] = silent
+        try:
+            advance(st, pool, table, batch, should_stop)
+        except StuckError:
+            if not radix_overflow(st):
+                raise
+            radix_nodes = 2 * len(st["sgl_nodes"])
+        else:
+            return st
 
 
 def advance(
@@ -80,26 +90,28 @@ def advance(
 ) -> None:
     """Run the whole replay; open-loop replicas without sessions are independent and run one after another."""
     number = st["numbers"]
+    exact = facts_of(batch).has_few_shapes
+    table.lend_to(st, exact)
     if needs_draws(pool):
         extend_draws(st, pool)
     replicas = int(st["limits"][state.NUM_REPLICAS])
     open_loop = batch.in_flight_cap is None
-    independent = open_loop and sessions(batch).plain
+    independent = open_loop and facts_of(batch).is_plain
     if not independent:
         number[state.FIRST_REPLICA], number[state.LAST_REPLICA] = 0, replicas
         number[state.SESSION_STRIDE] = 1
         number[state.EXACT_HORIZON] = int(replicas == 1)
-        drive(st, pool, table, should_stop)
+        drive(st, pool, table, exact, should_stop)
         return
     for replica in range(replicas):
         number[state.FIRST_REPLICA], number[state.LAST_REPLICA] = replica, replica + 1
         number[state.NEXT_SESSION], number[state.SESSION_STRIDE] = replica, replicas
         number[state.EXACT_HORIZON] = 1
         st["moments"][state.NOW] = 0.0
-        drive(st, pool, table, should_stop)
+        drive(st, pool, table, exact, should_stop)
 
 
-def drive(st: State, pool: Pool, table: StepTable, should_stop: ShouldStop | None) -> None:
+def drive(st: State, pool: Pool, table: StepTable, exact: bool, should_stop: ShouldStop | None = None) -> None:
     """Call the compiled loop until it has finished, answering its questions."""
     number = st["numbers"]
     while True:
@@ -109,13 +121,13 @@ def drive(st: State, pool: Pool, table: StepTable, should_stop: ShouldStop | Non
             return
         if code == event_loop.STUCK:
             raise StuckError(ReasonCode.REPLAY_STUCK, f"no progress at {st['moments'][state.NOW]} ms")
-        question = [int(number[i]) for i in (state.MISS_N, state.MISS_A, state.MISS_B)]
+        n, a, b = (int(number[i]) for i in (state.MISS_N, state.MISS_A, state.MISS_B))
         if code == event_loop.NEED_PREFILL:
-            table.learn_prefill(*question)
-            table.lend_to(st)
+            table.learn_prefill(n, a, b)
+            table.lend_to(st, exact)
         elif code == event_loop.NEED_DECODE:
-            table.learn_decode(*question)
-            table.lend_to(st)
+            table.learn_decode(n, a, b, exact)
+            table.lend_to(st, exact)
         elif code == event_loop.NEED_DRAWS:
             extend_draws(st, pool)
         elif code == event_loop.GROW_GAPS:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.replay import state
-from workers.replay.compiled import entry, inner
+from workers.replay.compiled import allocating, entry, inner
 from workers.replay.fleet import Pool
 from workers.replay.metrics import PERCENTILES, STATISTICS, Metric, Sla
 from workers.replay.state import (
@@ -34,13 +34,14 @@ from workers.replay.state import (
     WORKER,
     State,
     decode_table_of,
+    exact_values_of,
     gaps_of,
     numbers_of,
     requests_of,
     stamps_of,
     timing_of,
 )
-from workers.replay.step_lookup import KNOTS, NUM_CELLS, TIMING, cell_of, decode_duration
+from workers.replay.step_lookup import CHUNK, EXACT, KNOTS, NUM_CELLS, TIMING, cell_of, decode_duration, exact_place
 
 _QUANTILES = np.array(list(PERCENTILES.values()))
 _NUM_STATISTICS = len(STATISTICS)
@@ -232,7 +233,7 @@ def _select(values, low, rank):  # type: ignore[no-untyped-def]
             return
 
 
-@inner
+@allocating
 def _describe_gaps(st, copies, quantiles, gap_out, rate_out):  # type: ignore[no-untyped-def]
     """Statistics of all token gaps and of the rates 1000 / gap of those above zero; returns the number of gaps."""
     gap_log = gaps_of(st)
@@ -241,7 +242,7 @@ def _describe_gaps(st, copies, quantiles, gap_out, rate_out):  # type: ignore[no
     rate_out[:] = math.nan
     if used == 0:
         return 0
-    longest_entry = 1
+    longest_entry = np.int64(1)
     for i in range(used):
         longest_entry = max(longest_entry, np.int64(gap_log[i, GAP_STEPS]))
     buffer = np.empty(longest_entry)
@@ -307,13 +308,24 @@ def _gaps_of_entry(st, gap_log, i, buffer):  # type: ignore[no-untyped-def]
         buffer[0] = gap_log[i, GAP_MS]
         return 1
     n, context_sum = np.int64(gap_log[i, GAP_COUNT]), np.int64(gap_log[i, GAP_CONTEXT])
+    if timing_of(st)[TIMING] == EXACT:
+        values = exact_values_of(st)
+        mean = context_sum // n
+        done = np.int64(0)
+        while done < steps:
+            place = exact_place(st, n, mean + done)
+            stop = min(steps, done + CHUNK - ((mean + done) & (CHUNK - 1)))
+            for j in range(done, stop):
+                buffer[j] = values[place + j - done]
+            done = np.int64(stop)
+        return steps
     if timing_of(st)[TIMING] != KNOTS:
         for j in range(steps):
             buffer[j] = decode_duration(st, n, context_sum + j * n)
         return steps
     table = decode_table_of(st)
     mean = context_sum // n
-    done = 0
+    done = np.int64(0)
     while done < steps:
         cell, cell_start, width = cell_of(mean + done)
         place = 2 * (n * NUM_CELLS + cell)
@@ -322,7 +334,7 @@ def _gaps_of_entry(st, gap_log, i, buffer):  # type: ignore[no-untyped-def]
         stop = min(steps, done + width - offset)
         for j in range(done, stop):
             buffer[j] = value + slope * (offset + j - done)
-        done = stop
+        done = np.int64(stop)
     return steps
 
 
@@ -332,7 +344,7 @@ def _bin_of(gap):  # type: ignore[no-untyped-def]
     return np.float64(gap).view(np.int64) >> _BIN_SHIFT
 
 
-@inner
+@allocating
 def _gaps_at_ranks(st, gap_log, used, buffer, least, most, wanted):  # type: ignore[no-untyped-def]
     """The gaps at 0-based ranks of the sorted multiset."""
     positive_base = _bin_of(least) if least > 0.0 else np.int64(0)
@@ -348,13 +360,17 @@ def _gaps_at_ranks(st, gap_log, used, buffer, least, most, wanted):  # type: ign
     num_bins = _bin_of(most) - positive_base + 1 if most > 0.0 else 1
     weights = np.zeros(num_bins, dtype=np.int64)
     entries = np.zeros(num_bins, dtype=np.int64)
+    entry_bins = np.empty((used, 2), dtype=np.int32)
     for i in range(used):
         steps = _gaps_of_entry(st, gap_log, i, buffer)
         weight = np.int64(gap_log[i, GAP_COUNT])
+        first, last = num_bins, 0
         for j in range(steps):
             at = _bin_of(buffer[j]) - positive_base if buffer[j] > 0.0 else 0
             weights[at] += weight
             entries[at] += 1
+            first, last = min(first, at), max(last, at)
+        entry_bins[i, 0], entry_bins[i, 1] = first, last
     is_wanted = np.zeros(num_bins, dtype=np.bool_)
     skipped = np.zeros(num_bins, dtype=np.int64)
     for rank in wanted:
@@ -365,7 +381,9 @@ def _gaps_at_ranks(st, gap_log, used, buffer, least, most, wanted):  # type: ign
                 break
             below += weights[at]
     size, passed = 0, 0
+    wanted_before = np.zeros(num_bins + 1, dtype=np.int32)
     for at in range(num_bins):
+        wanted_before[at + 1] = wanted_before[at] + (1 if is_wanted[at] else 0)
         if is_wanted[at]:
             size += entries[at]
         else:
@@ -375,6 +393,8 @@ def _gaps_at_ranks(st, gap_log, used, buffer, least, most, wanted):  # type: ign
     heavy = np.empty(size, dtype=np.int64)
     size = 0
     for i in range(used):
+        if not _is_any(wanted_before, entry_bins[i, 0], entry_bins[i, 1]):
+            continue
         steps = _gaps_of_entry(st, gap_log, i, buffer)
         for j in range(steps):
             at = _bin_of(buffer[j]) - positive_base if buffer[j] > 0.0 else 0
@@ -390,6 +410,11 @@ def _gaps_at_ranks(st, gap_log, used, buffer, least, most, wanted):  # type: ign
             at += 1
         found[i] = _weighted_select(gaps, heavy, wanted[i] - skipped[at])
     return found
+
+
+@inner
+def _is_any(wanted_before, first, last):  # type: ignore[no-untyped-def]
+    return wanted_before[last + 1] > wanted_before[first]
 
 
 @inner

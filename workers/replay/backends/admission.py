@@ -3,7 +3,6 @@
 Source: engine specification, sections 3.2, 3.3, 4.4, 4.7, 5 and 6.
 """
 
-
 from workers.replay.compiled import inner
 from workers.replay.kv_cache import match, pin, take
 from workers.replay.state import (
@@ -30,6 +29,7 @@ from workers.replay.state import (
     STATUS,
     TRTLLM,
     WAIT_NEXT,
+    blocks_for,
     finish,
     limits_of,
     note_admission,
@@ -38,6 +38,7 @@ from workers.replay.state import (
     requests_of,
     run_append,
     wait_pop,
+    whole_blocks,
 )
 
 
@@ -51,7 +52,7 @@ def can_never_run(st, r):  # type: ignore[no-untyped-def]
     size = limits[BLOCK_SIZE]
     if limits[BACKEND] == TRTLLM:
         return prompt >= limits[NUM_BLOCKS] * size
-    return req[r, GENERATED] == 0 and (prompt + size - 1) // size > limits[NUM_BLOCKS]
+    return req[r, GENERATED] == 0 and blocks_for(limits, prompt) > limits[NUM_BLOCKS]
 
 
 @inner
@@ -62,8 +63,8 @@ def find(st, s, r, length):  # type: ignore[no-untyped-def]
     """
     limits = limits_of(st)
     if limits[BACKEND] == TRTLLM:
-        return match(st, s, r, length // limits[BLOCK_SIZE])
-    found, held = match(st, s, r, max(0, length - 1) // limits[BLOCK_SIZE])
+        return match(st, s, r, whole_blocks(limits, length))
+    found, held = match(st, s, r, whole_blocks(limits, max(0, length - 1)))
     if limits[NUM_DRAFTS] > 0 and found > 0:
         return match(st, s, r, found - 1)
     return found, held
@@ -73,12 +74,11 @@ def find(st, s, r, length):  # type: ignore[no-untyped-def]
 def is_admissible(st, s, r, length, held):  # type: ignore[no-untyped-def]
     """vLLM: the known sequence fits now. TensorRT-LLM: it and all running ones fit until their last token."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    size = limits[BLOCK_SIZE]
     available = rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]
     if limits[BACKEND] == TRTLLM:
-        need = (req[r, PROMPT] + req[r, OUTPUT] + size - 1) // size
+        need = blocks_for(limits, req[r, PROMPT] + req[r, OUTPUT])
         return need - held <= available - (rank[s, RESERVED_BLOCKS] - rank[s, HELD_BLOCKS])
-    return (length + size - 1) // size - held <= available
+    return blocks_for(limits, length) - held <= available
 
 
 @inner
@@ -108,10 +108,10 @@ def enter(st, s, r, found, tokens, now):  # type: ignore[no-untyped-def]
         pin(st, s, r, found)
     else:
         req[r, REGISTERED] = 0
-    blocks = (found * size + tokens + size - 1) // size
+    blocks = blocks_for(limits, found * size + tokens)
     take(st, s, blocks - found)
     rank[s, HELD_BLOCKS] += blocks
-    rank[s, RESERVED_BLOCKS] += (req[r, PROMPT] + req[r, OUTPUT] + size - 1) // size
+    rank[s, RESERVED_BLOCKS] += blocks_for(limits, req[r, PROMPT] + req[r, OUTPUT])
 
 
 @inner
@@ -126,6 +126,7 @@ def refuse(st, s, r):  # type: ignore[no-untyped-def]
 
 @inner
 def finish_refused(st, s, end):  # type: ignore[no-untyped-def]
+    """Requests refused in this pass end with it."""
     rank, req = ranks_of(st), requests_of(st)
     r = rank[s, REFUSED_HEAD]
     while r != NONE:
