@@ -35,7 +35,7 @@ class _Listing(NamedTuple):
     study_id: UUID
     view: candidates.View
     limit: int
-    after: UUID | None
+    cursor: str | None
     fields: str | None
     media_type: pages.Format
 
@@ -52,11 +52,12 @@ async def list_(
 ) -> Response:
     """Candidates: best first, the front, or all in the order of trials; as JSON, CSV or NDJSON."""
     media_type = pages.negotiate(request)
-    wanted = _Listing(study_id, view, limit, pages.decode_cursor(cursor, UUID), fields, media_type)
+    wanted = _Listing(study_id, view, limit, cursor, fields, media_type)
     return await reader.read(study_id, media_type, lambda: _list(wanted, request))
 
 
 def _list(wanted: _Listing, request: Request) -> Rendered:
+    after = pages.decode_cursor(wanted.cursor, UUID)
     with snapshot() as db:
         study = candidates.glance(db, wanted.study_id)
         rows = candidates.page_of_candidates(
@@ -65,7 +66,7 @@ def _list(wanted: _Listing, request: Request) -> Rendered:
             view=wanted.view,
             is_pareto=study.goal["target"] == "pareto",
             limit=wanted.limit + 1,
-            after=wanted.after,
+            after=after,
         )
     following = pages.encode_cursor(rows[wanted.limit - 1].id) if len(rows) > wanted.limit else None
     items = [views.candidate_document(study.goal, row) for row in rows[: wanted.limit]]

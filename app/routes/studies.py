@@ -260,9 +260,9 @@ async def trials(
     cursor: Cursor = None,
 ) -> Response:
     """Every trial ever asked for, in that order."""
-    after = decode_cursor(cursor, int)
 
     def made() -> Rendered:
+        after = decode_cursor(cursor, int)
         with snapshot() as db:
             version = studies.version_of(db, study_id)
             rows = studies.list_trials(db, study_id, status, limit + 1, after)
