@@ -46,9 +46,9 @@ def _mutated_document(rng: random.Random, node: Any) -> Any:
 @pytest.mark.parametrize("seed", range(4))
 def test_mutated_body_is_never_a_server_error(client: httpx.Client, seed: int) -> None:
     rng = random.Random(seed)
-    valid = document(trials=3)
+    valid = document()
     kinds = ["application/json", "application/yaml", "multipart/form-data; boundary=b", "text/plain"]
-    for _ in range(150):
+    for _ in range(100):
         kind = rng.choice(kinds)
         body = json.dumps(_mutated_document(rng, valid)).encode()
         if rng.random() < 0.5:
