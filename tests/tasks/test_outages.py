@@ -8,7 +8,7 @@ import pytest
 from tests.site import Site, running_site, suffer, until
 from tests.thin import document
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.services, pytest.mark.timeout(480)]
 
 
 @pytest.fixture(scope="module")
