@@ -43,7 +43,9 @@ def test_page_has_no_inline_script_or_style() -> None:
 
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_module_writes_no_markup(name: str) -> None:
-    forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|localStorage\.setItem\(KEY"
+    forbidden = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|localStorage\.setItem\(KEY"
+    )
     assert re.findall(forbidden, MODULES[name]) == []
 
 
