@@ -17,7 +17,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-DESKTOP = {"width": 1280, "height": 900}
+DESKTOP = {"width": 1280, "height": 1040}
 STUDY_WITHIN_S = 400.0  # the first replay of fresh sources compiles the kernel
 NAME = "nightly gate"
 Json = dict[str, Any]
