@@ -28,8 +28,9 @@ golden: dev ## only the reference cases
 	$(VENV)/python -m pytest tests/golden $(ARGS)
 bench: setup    ## replay speed on the reference trial
 	$(VENV)/python -m benchmarks.replay $(ARGS)
-openapi: setup  ## write openapi/openapi.json from the application
+openapi: setup  ## write openapi/openapi.json and docs/reference.md from the application
 	$(VENV)/python -m app.export_openapi > openapi/openapi.json
+	$(VENV)/python -m app.export_reference > docs/reference.md
 migration: setup ## a new migration from the tables: NAME=add_thing, DATABASE_URL of a migrated database
 	$(VENV)/python -m alembic -c pyproject.toml revision --autogenerate -m "$(NAME)"
 replay: setup   ## one replay to standard output: CASE=case.json

@@ -103,9 +103,11 @@ def run(st):  # type: ignore[no-untyped-def]
         now = _next_instant(st)
         if now == math.inf or now > moment[STOP_AFTER]:
             return FINISHED
+        # In a second round at one instant the passes that begin there have begun already: who comes now waits for the next.
+        boundary = np.nextafter(now, math.inf) if now == moment[NOW] else now
         moment[NOW] = now
         _finish_passes(st, now)
-        _release(st, now)
+        _release(st, now, boundary)
 
 
 @inner
@@ -347,7 +349,7 @@ def _log_regular_gaps(st, w, steps):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _release(st, now):  # type: ignore[no-untyped-def]
+def _release(st, now, boundary):  # type: ignore[no-untyped-def]
     """Release and route everything due, in order of (instant, request)."""
     number, stamp, order, heap = numbers_of(st), stamps_of(st), sessions_of(st), thinkers_of(st)
     while True:
@@ -372,13 +374,13 @@ def _release(st, now):  # type: ignore[no-untyped-def]
         else:
             next_thinker(st)
         stamp[chosen, ARRIVAL] = instant
-        _route(st, chosen, instant)
+        _route(st, chosen, boundary)
     number[FREED_NOW] = 0
 
 
 @inner
-def _route(st, r, now):  # type: ignore[no-untyped-def]
-    """Round robin over replicas, inside a replica over its ranks; cut a stretch that the arrival may join."""
+def _route(st, r, boundary):  # type: ignore[no-untyped-def]
+    """Round robin over replicas, inside one over its ranks; a stretch the arrival may join ends at `boundary` or later."""
     limits, rank, number, req = limits_of(st), ranks_of(st), numbers_of(st), requests_of(st)
     num_dp = limits[NUM_DP]
     w = number[FIRST_REPLICA] + number[ROUTED] % (number[LAST_REPLICA] - number[FIRST_REPLICA])
@@ -394,7 +396,7 @@ def _route(st, r, now):  # type: ignore[no-untyped-def]
         and rank[w * num_dp, REPEATS] > 1
         and (rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1)
     ):
-        _walk_group(st, w, rank[w * num_dp, REPEATS], now)
+        _walk_group(st, w, rank[w * num_dp, REPEATS], boundary)
 
 
 @entry

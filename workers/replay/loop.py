@@ -2,7 +2,6 @@
 
 replay(fleet, batch, should_stop)        one replay with every per-request moment
 replay_many(jobs, sla, should_stop)      metrics of many candidates
-warm()                                   compile or load everything, before a process pool forks
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +20,6 @@ from workers.replay.reductions import folded
 from workers.replay.state import State
 from workers.replay.step_table import StepTable, step_table
 from workers.replay.summary import summarise
-from workers.timing.fixed import FixedTimes
 from workers.traffic.requests import RequestBatch
 
 ShouldStop = Callable[[], bool]
@@ -51,9 +49,14 @@ def replay_many(
 
 
 def _summary(fleet: Fleet, batch: RequestBatch, sla: Sla | None, should_stop: ShouldStop | None) -> dict[str, Metric]:
-    pool = _pool(fleet)
-    part, load, copies = folded(pool, batch)
-    return summarise(_simulated(part, load, should_stop), pool, sla, copies)
+    st, copies = run_part(fleet, batch, should_stop)
+    return summarise(st, _pool(fleet), sla, copies)
+
+
+def run_part(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None) -> tuple[State, int]:
+    """The finished replay of one part of a fleet, and of how many equal parts the fleet consists. Raises: as `replay`."""
+    part, load, copies = folded(_pool(fleet), batch)
+    return _simulated(part, load, should_stop), copies
 
 
 def _simulated(pool: Pool, batch: RequestBatch, should_stop: ShouldStop | None) -> State:
@@ -80,17 +83,6 @@ def _run(pool: Pool, batch: RequestBatch, silent: NDArray[np.bool_] | None, shou
             radix_nodes = 2 * len(st["sgl_nodes"])
         else:
             return st
-
-
-def warm() -> None:
-    """Compile or load every compiled function with one tiny replay; call before a process pool forks."""
-    times = FixedTimes(1.0, 1.0)
-    pool = Pool("agg", "vllm", 1, 1, 1, 8, 16, 64, 4, times)
-    one = np.ones(1, dtype=np.int64)
-    start = np.zeros(1)
-    batch = RequestBatch(start, start, one, one, 0 * one, 0 * one, None, np.array([0, 1]), 0 * one, one, one)
-    replay(Fleet(agg=pool), batch)
-    replay_many([(Fleet(agg=pool), batch)])
 
 
 def advance(
