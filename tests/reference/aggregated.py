@@ -22,8 +22,8 @@ class AggregatedReplay:
     def __init__(self, fleet: Fleet, batch: RequestBatch, sequences: list[Sequence]) -> None:
         assert fleet.agg is not None
         self.groups = [EngineGroup(fleet.agg, number) for number in range(fleet.agg.replicas)]
-        self.round_robin = RoundRobin(fleet.agg.replicas, fleet.agg.attention_dp)
         self.kv_routing = KvRouting(fleet.router, fleet.agg) if fleet.router else None
+        self.routing = self.kv_routing or RoundRobin(fleet.agg.replicas, fleet.agg.attention_dp)
         self.releases = Releases(batch, sequences)
         self.stop_after_ms = inf if batch.stop_after_ms is None else batch.stop_after_ms
         self.decode_replicas = fleet.agg.replicas
@@ -49,27 +49,16 @@ class AggregatedReplay:
                 continue
             ended = group.finish_pass()
             if self.kv_routing:
-                self._tell_router(self.kv_routing, group, ended)
+                self.kv_routing.pass_ended(group, ended)
             for seq in ended:
                 seq.status = REJECTED if seq.index in group.rejected else COMPLETED
                 seq.end_ms = self.now
                 self.releases.ended(seq, self.now)
             self.computed_prefill += sum(result.computed_prefill for result in group.results)
 
-    @staticmethod
-    def _tell_router(routing: KvRouting, group: EngineGroup, ended: list[Sequence]) -> None:
-        for result in group.results:
-            for seq, _ in result.emitted:
-                routing.emitted(seq)
-        for seq in ended:
-            routing.ended(seq)
-        for rank, engine in enumerate(group.ranks):
-            routing.published(group.number, rank, engine.cached_keys())
-
     def _release(self) -> None:
         for seq in self.releases.pop_due(self.now):
-            place = self.kv_routing.pick(seq) if self.kv_routing else self.round_robin.pick()
-            seq.worker, seq.dp_rank = place
+            seq.worker, seq.dp_rank = self.routing.pick(seq)
             self.groups[seq.worker].ranks[seq.dp_rank].submit(seq)
 
     def _start_passes(self) -> None:

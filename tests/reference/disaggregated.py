@@ -7,11 +7,12 @@ from math import inf
 from app.schemas.status import ReasonCode
 from tests.reference.engine_group import EngineGroup
 from tests.reference.handoff_ranks import SglangDecodeRank, SglangPrefillRank, VllmDecodeRank, VllmPrefillRank
+from tests.reference.kv_routing import KvRouting
 from tests.reference.releases import Releases
 from tests.reference.routing import RoundRobin
 from tests.reference.sequence import Sequence
 from workers.errors import StuckError
-from workers.replay.fleet import Fleet
+from workers.replay.fleet import Fleet, KvRouter, Pool
 from workers.replay.outcomes import COMPLETED, REJECTED, UNFINISHED
 from workers.traffic.requests import RequestBatch
 
@@ -40,8 +41,8 @@ class DisaggregatedReplay:
         self.sequences = sequences
         self.prefills = [EngineGroup(fleet.prefill, number) for number in range(fleet.prefill.replicas)]
         self.decodes = [EngineGroup(fleet.decode, number) for number in range(fleet.decode.replicas)]
-        self.prefill_router = RoundRobin(fleet.prefill.replicas, fleet.prefill.attention_dp, flat=True)
-        self.decode_router = RoundRobin(fleet.decode.replicas, fleet.decode.attention_dp, flat=True)
+        self.prefill_routing = _routing(fleet.router, fleet.prefill)
+        self.decode_routing = _routing(fleet.router, fleet.decode)
         self.destination_first = fleet.prefill.backend == "sglang"
         self.releases = Releases(batch, sequences)
         self.stop_after_ms = inf if batch.stop_after_ms is None else batch.stop_after_ms
@@ -85,20 +86,25 @@ class DisaggregatedReplay:
         """Completions due now, prefill engines first, each role by ascending engine; then the new hand-overs."""
         prefilled: list[HandOver] = []
         for group in self._due(self.prefills):
-            for seq in group.finish_pass():
+            for seq in self._end_pass(group, self.prefill_routing):
                 prefilled += self._prefilled(seq, rejected=seq.index in group.rejected)
-            self.computed_prefill += sum(result.computed_prefill for result in group.results)
         for group in self._due(self.decodes):
             self.may_serve.update({(group.number, rank): 1 for rank in range(len(group.ranks))})
-            for seq in group.finish_pass():
+            for seq in self._end_pass(group, self.decode_routing):
                 self._ended(seq, COMPLETED)
-            self.computed_prefill += sum(result.computed_prefill for result in group.results)
         self._serve_queues()
         for over in prefilled:
             if self.destination_first:
                 self._depart(over)
             else:
                 self._request_destination(over)
+
+    def _end_pass(self, group: EngineGroup, routing: RoundRobin | KvRouting) -> list[Sequence]:
+        ended = group.finish_pass()
+        self.computed_prefill += sum(result.computed_prefill for result in group.results)
+        if isinstance(routing, KvRouting):
+            routing.pass_ended(group, ended)
+        return ended
 
     def _due(self, groups: list[EngineGroup]) -> Iterable[EngineGroup]:
         return [g for g in groups if g.end_ms is not None and g.end_ms <= self.now]
@@ -136,13 +142,13 @@ class DisaggregatedReplay:
             self._queue_prompt(over)
 
     def _queue_prompt(self, over: HandOver) -> None:
-        over.source = self.prefill_router.pick()
+        over.source = self.prefill_routing.pick(over.prefill)
         over.decode.prefill_worker = over.source[0]
         self.prefills[over.source[0]].ranks[over.source[1]].submit(over.prefill)
 
     def _request_destination(self, over: HandOver) -> None:
         """Queue for room on a decode rank; one between passes serves the head of its queue at once."""
-        over.target = self.decode_router.pick()
+        over.target = self.decode_routing.pick(over.decode)
         over.decode.worker, over.decode.dp_rank = over.target
         self.requested[over.target].append(over)
         if not self.decodes[over.target[0]].is_busy:
@@ -217,3 +223,9 @@ class DisaggregatedReplay:
         rank = self.decodes[target[0]].ranks[target[1]]
         assert isinstance(rank, VllmDecodeRank | SglangDecodeRank)
         return rank
+
+
+def _routing(router: KvRouter | None, pool: Pool) -> RoundRobin | KvRouting:
+    if router:
+        return KvRouting(router, pool)
+    return RoundRobin(pool.replicas, pool.attention_dp, flat=True)

@@ -1,4 +1,4 @@
-"""KV-aware routing of an aggregated fleet: cached prefix against load (traffic specification, section 4.2).
+"""KV-aware routing of one pool: cached prefix against load (traffic specification, section 4.2).
 
 The router sees the caches as they were at each engine's last pass end, and counts load by itself.
 """
@@ -9,6 +9,7 @@ from math import exp
 import numpy as np
 
 from tests.reference.block_pool import chain_hashes
+from tests.reference.engine_group import EngineGroup
 from tests.reference.sequence import Sequence
 from workers.replay.fleet import KvRouter, Pool
 
@@ -32,6 +33,7 @@ class KvRouting:
 
     def __init__(self, router: KvRouter, pool: Pool) -> None:
         self.router = router
+        self.role = pool.role
         self.block_size = pool.block_size
         self.random = np.random.default_rng(router.seed)
         self.loads = {(w, r): Load() for w in range(pool.replicas) for r in range(pool.attention_dp)}
@@ -46,24 +48,23 @@ class KvRouting:
         load.blocks[seq] = keys
         return place
 
-    def emitted(self, seq: Sequence) -> None:
-        """The first token is out: its prompt is no prefill load any more."""
-        self.loads[seq.worker, seq.dp_rank].prefill_tokens.pop(seq, None)
-
-    def ended(self, seq: Sequence) -> None:
-        """The request is over: its blocks are no load any more."""
-        self.emitted(seq)
-        self.loads[seq.worker, seq.dp_rank].blocks.pop(seq, None)
-
-    def published(self, replica: int, rank: int, keys: set[int]) -> None:
-        """A pass ended on this rank: its cache holds these blocks."""
-        self.loads[replica, rank].cached = keys
+    def pass_ended(self, group: EngineGroup, ended: list[Sequence]) -> None:
+        """First tokens end prefill load, ended requests all load; the caches show what this pass put there."""
+        for rank, engine in enumerate(group.ranks):
+            load = self.loads[group.number, rank]
+            for seq in [seq for result in group.results for seq, _ in result.emitted] + ended:
+                load.prefill_tokens.pop(seq, None)
+            for seq in ended:
+                load.blocks.pop(seq, None)
+            load.cached = engine.cached_keys()
 
     def _cost(self, seq: Sequence, keys: list[int], load: Load) -> float:
+        """Prefill engines have no decode load, decode engines no prefill load and no use for a cached prefix."""
         tokens = sum(load.prefill_tokens.values()) + seq.prompt
         prefill = max(0.0, tokens / self.block_size - self.router.overlap_score_credit * load.overlap(keys))
         active = {key for blocks in load.blocks.values() for key in blocks}
-        return self.router.prefill_load_scale * prefill + len(active | set(keys))
+        cost = 0.0 if self.role == "decode" else self.router.prefill_load_scale * prefill
+        return cost if self.role == "prefill" else cost + len(active | set(keys))
 
     def _choose(self, costs: list[float]) -> int:
         spread = max(costs) - min(costs)

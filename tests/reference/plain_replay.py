@@ -13,10 +13,7 @@ from workers.traffic.requests import RequestBatch
 
 
 def replay(fleet: Fleet, batch: RequestBatch) -> Outcomes:
-    """Replay every request; times in ms from 0. Raises StuckError where the modelled engine makes no progress,
-    NotImplementedError for KV-aware routing of disaggregated fleets."""
-    if fleet.router and not fleet.agg:
-        raise NotImplementedError("KV-aware routing of disaggregated fleets")
+    """Replay every request; times in ms from 0. Raises StuckError where the modelled engine makes no progress."""
     seqs = sequences(batch)
     run = AggregatedReplay(fleet, batch, seqs) if fleet.agg else DisaggregatedReplay(fleet, batch, seqs)
     run.run()

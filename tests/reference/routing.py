@@ -1,5 +1,7 @@
 """Round robin over engines, blind to load and cache (traffic specification, section 4.1)."""
 
+from tests.reference.sequence import Sequence
+
 
 class RoundRobin:
     """One counter over replicas and, inside each replica, one over its attention-DP ranks."""
@@ -11,7 +13,7 @@ class RoundRobin:
         self.routed = 0
         self.routed_in = [0] * replicas
 
-    def pick(self) -> tuple[int, int]:
+    def pick(self, seq: Sequence) -> tuple[int, int]:
         """(replica, rank) of the next request; `flat` walks all ranks of a replica before the next replica."""
         turn = self.routed
         self.routed += 1

@@ -63,7 +63,7 @@ def test_plain_replay_of_a_golden_case_gives_the_peers_numbers(file: str, case: 
 
 
 @pytest.mark.parametrize(("file", "case"), _params(stuck=True))
-def test_plain_replay_of_an_engine_that_cannot_go_on_raises_stuck(file: str, case: dict[str, Any]) -> None:  # noqa: ARG001
+def test_plain_replay_of_an_engine_that_cannot_go_on_raises_stuck(file: str, case: dict[str, Any]) -> None:
     reference = read_case(case, files.TRACES)
 
     with pytest.raises(StuckError):
