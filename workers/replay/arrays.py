@@ -12,12 +12,14 @@ from workers.replay.state import State
 from workers.traffic.requests import RequestBatch
 
 BACKENDS = {"vllm": state.VLLM, "trtllm": state.TRTLLM, "sglang": state.SGLANG}
+ROLES = {"agg": state.AGG, "prefill": state.PREFILL, "decode": state.DECODE}
 _KEPT_TREES = 8
 _FIRST_GAPS = 4096
 _EMPTY = {
     name: np.zeros((0, columns) if columns else 0, dtype=dtype)
     for name, (dtype, columns) in state.SHAPES.items()
-    if name.startswith("sgl_") or name in ("decode_table", "memo_keys", "memo_values", "timing", "rates", "draws")
+    if name.startswith("sgl_") or name in ("decode_table", "memo_keys", "memo_values", "timing", "rates", "draws", "handoffs", "lands",
+                                           "targets", "sources", "transfer")
 }
 
 
@@ -60,7 +62,7 @@ def tree_of(batch: RequestBatch, block_size: int, by_block: bool) -> PrefixTree:
 def build(pool: Pool, batch: RequestBatch) -> State:
     """State of a replay at time 0, without step times. Array meanings: see state."""
     output = effective_output(pool, batch)
-    tree = tree_of(batch, pool.block_size, by_block=bool(pool.acceptance))
+    tree = tree_of(batch, pool.block_size, has_single_blocks(pool, batch))
     found = sessions(batch)
     num_ranks = pool.replicas * pool.attention_dp
     limits = _limits(pool, batch, output)
@@ -99,6 +101,14 @@ def effective_output(pool: Pool, batch: RequestBatch) -> NDArray[np.int64]:
     return output
 
 
+def has_single_blocks(pool: Pool, batch: RequestBatch) -> bool:
+    """True when any block may come to have a second copy, not only the last one of a prompt.
+
+    With drafts, blocks fill out of step. On a decode engine, prompts that share blocks reserve room before either arrives.
+    """
+    return bool(pool.acceptance) or (pool.role == "decode" and pool.prefix_caching and batch.span_offset is not None)
+
+
 def _limits(pool: Pool, batch: RequestBatch, output: NDArray[np.int64]) -> NDArray[np.int64]:
     limits = np.zeros(state.NUM_LIMITS, dtype=np.int64)
     ring = 1
@@ -106,6 +116,7 @@ def _limits(pool: Pool, batch: RequestBatch, output: NDArray[np.int64]) -> NDArr
         ring *= 2
     values = {
         state.BACKEND: BACKENDS[pool.backend],
+        state.ROLE: ROLES[pool.role],
         state.NUM_REPLICAS: pool.replicas,
         state.NUM_DP: pool.attention_dp,
         state.NUM_BLOCKS: pool.num_blocks,
@@ -155,6 +166,7 @@ def _ranks(pool: Pool, num_ranks: int) -> NDArray[np.int64]:
 
 def _numbers(batch: RequestBatch, found: Sessions) -> NDArray[np.int64]:
     numbers = np.zeros(state.NUM_NUMBERS, dtype=np.int64)
+    numbers[state.PREFILLED_HEAD] = numbers[state.PREFILLED_TAIL] = state.NONE
     numbers[state.NUM_SESSIONS] = found.first.size
     numbers[state.IN_FLIGHT_CAP] = state.NONE if batch.in_flight_cap is None else batch.in_flight_cap
     numbers[state.FREED_NOW] = 0 if batch.in_flight_cap is None else batch.in_flight_cap
@@ -199,7 +211,7 @@ def _extents(
     pool: Pool, batch: RequestBatch, tree: PrefixTree, num_ranks: int, limits: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
     """(extents, copies, every request's first own extent), and their offsets into `limits`."""
-    num, by_block = batch.num_requests, bool(pool.acceptance)
+    num, by_block = batch.num_requests, has_single_blocks(pool, batch)
     own = np.zeros(num + 1, dtype=np.int64)
     own[1:] = np.cumsum(tree.own_blocks) if by_block else np.arange(1, num + 1)
     first_own = num_ranks * tree.num_nodes

@@ -15,9 +15,11 @@ from workers.replay.drafts import draws_suffice
 from workers.replay.state import (
     ACTIVE,
     ARRIVAL,
+    BACKEND,
     BEGUN,
     BUSY,
     CUTTABLE,
+    DECODE,
     DECODE_CONTEXT,
     DECODE_N,
     DP_RANK,
@@ -56,8 +58,10 @@ from workers.replay.state import (
     PREFILL_PREFIX,
     RANK_COUNTER,
     REPEATS,
+    ROLE,
     ROUTED,
     SESSION_STRIDE,
+    SGLANG,
     STOP_AFTER,
     THINKING,
     WORKER,
@@ -86,7 +90,7 @@ FINISHED, PAUSED, NEED_PREFILL, NEED_DECODE, GROW_GAPS, NEED_DRAWS, STUCK = rang
 @entry
 def run(st):  # type: ignore[no-untyped-def]
     """Advance the replay until it ends or the host is needed; returns one of the codes above."""
-    limits, number, moment = limits_of(st), numbers_of(st), moments_of(st)
+    number, moment = numbers_of(st), moments_of(st)
     while True:
         code = _start_passes(st)
         if code != FINISHED:
@@ -94,15 +98,15 @@ def run(st):  # type: ignore[no-untyped-def]
         number[EVENTS_LEFT] -= 1
         if number[EVENTS_LEFT] < 0:
             return PAUSED
-        if not _gap_log_suffices(st):
+        if not gap_log_suffices(st):
             return GROW_GAPS
-        if limits[NUM_DRAFTS] > 0 and not _draws_suffice(st):
+        if not all_draws_suffice(st):
             return NEED_DRAWS
         now = _next_instant(st)
         if now == math.inf or now > moment[STOP_AFTER]:
             return FINISHED
         moment[NOW] = now
-        _finish_passes(st, now)
+        finish_passes(st, now)
         _release(st, now)
 
 
@@ -112,16 +116,25 @@ def _start_passes(st):  # type: ignore[no-untyped-def]
     num_dp = limits_of(st)[NUM_DP]
     for w in range(number[FIRST_REPLICA], number[LAST_REPLICA]):
         if rank[w * num_dp, PHASE] == IDLE:
-            _begin(st, w)
+            begin(st, w)
         if rank[w * num_dp, PHASE] == BEGUN:
-            code = _plan(st, w)
+            code = plan(st, w, _horizon(st, w))
             if code != FINISHED:
                 return code
     return FINISHED
 
 
 @inner
-def _begin(st, w):  # type: ignore[no-untyped-def]
+def _horizon(st, w):  # type: ignore[no-untyped-def]
+    """Instant at which the next arrival may join replica w, as far as it is known."""
+    if numbers_of(st)[EXACT_HORIZON] == 1 and _can_join(st, w):
+        return next_release(st)
+    return math.inf
+
+
+@inner
+def begin(st, w):  # type: ignore[no-untyped-def]
+    """Form a pass of replica w if it has work."""
     limits, rank, passed, moment = limits_of(st), ranks_of(st), passes_of(st), moments_of(st)
     num_dp = limits[NUM_DP]
     now = moment[NOW]
@@ -140,16 +153,13 @@ def _begin(st, w):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _plan(st, w):  # type: ignore[no-untyped-def]
-    """Find out when the begun pass of replica w, with its repetitions, ends."""
-    limits, rank, passed, number = limits_of(st), ranks_of(st), passes_of(st), numbers_of(st)
+def plan(st, w, horizon):  # type: ignore[no-untyped-def]
+    """Find out when the begun pass of replica w, with its repetitions up to `horizon`, ends."""
+    limits, rank, passed = limits_of(st), ranks_of(st), passes_of(st)
     num_dp = limits[NUM_DP]
     steps = rank[w * num_dp, REPEATS]
     if steps > 1:
-        horizon = math.inf
-        if number[EXACT_HORIZON] == 1 and _can_join(st, w):
-            horizon = _next_release(st)
-        if not _walk_group(st, w, steps, horizon):
+        if not walk_group(st, w, steps, horizon):
             return NEED_DECODE
         return FINISHED
     duration = 0.0
@@ -158,7 +168,7 @@ def _plan(st, w):  # type: ignore[no-untyped-def]
         if rank[s, ACTIVE] == 0:
             continue
         effect |= rank[s, EFFECT] != 0
-        code, ranks_part = _pass_duration(st, s)
+        code, ranks_part = pass_duration(st, s)
         if code != FINISHED:
             return code
         duration = max(duration, ranks_part)
@@ -172,12 +182,15 @@ def _plan(st, w):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _pass_duration(st, s):  # type: ignore[no-untyped-def]
-    """(FINISHED, ms) of rank s's own pass, or what the host must look up."""
-    rank, number = ranks_of(st), numbers_of(st)
+def pass_duration(st, s):  # type: ignore[no-untyped-def]
+    """(FINISHED, ms) of rank s's own pass, or what the host must look up.
+
+    vLLM and TensorRT-LLM decode pools are not billed for recomputing what they preempted.
+    """
+    limits, rank, number = limits_of(st), ranks_of(st), numbers_of(st)
     duration = 0.0
     n = rank[s, PREFILL_N]
-    if n > 0:
+    if n > 0 and (limits[ROLE] != DECODE or limits[BACKEND] == SGLANG):
         isl, prefix = rank[s, PREFILL_ISL] // n, rank[s, PREFILL_PREFIX] // n
         if isl > prefix:
             duration = prefill_duration(st, n, isl, prefix)
@@ -195,7 +208,7 @@ def _pass_duration(st, s):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _walk_group(st, w, steps, horizon):  # type: ignore[no-untyped-def]
+def walk_group(st, w, steps, horizon):  # type: ignore[no-untyped-def]
     """Plan up to `steps` repetitions, ending with the first that reaches `horizon`; False when a duration is unknown."""
     limits, rank, passed = limits_of(st), ranks_of(st), passes_of(st)
     num_dp = limits[NUM_DP]
@@ -208,7 +221,7 @@ def _walk_group(st, w, steps, horizon):  # type: ignore[no-untyped-def]
         walked = 0
         first = now
         while walked < steps and now < horizon:
-            duration = _lockstep_duration(st, w, walked)
+            duration = lockstep_duration(st, w, walked)
             if math.isnan(duration):
                 return False
             now += duration
@@ -223,7 +236,7 @@ def _walk_group(st, w, steps, horizon):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _lockstep_duration(st, w, repetition):  # type: ignore[no-untyped-def]
+def lockstep_duration(st, w, repetition):  # type: ignore[no-untyped-def]
     """ms of one repetition of the group's decode pass: that of its slowest rank."""
     limits, rank, number = limits_of(st), ranks_of(st), numbers_of(st)
     num_dp = limits[NUM_DP]
@@ -253,7 +266,8 @@ def _can_join(st, w):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _gap_log_suffices(st):  # type: ignore[no-untyped-def]
+def gap_log_suffices(st):  # type: ignore[no-untyped-def]
+    """True when the passes under way cannot overflow the gap log."""
     limits, rank, number, gap_log = limits_of(st), ranks_of(st), numbers_of(st), gaps_of(st)
     num_dp = limits[NUM_DP]
     need = 0
@@ -267,7 +281,10 @@ def _gap_log_suffices(st):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _draws_suffice(st):  # type: ignore[no-untyped-def]
+def all_draws_suffice(st):  # type: ignore[no-untyped-def]
+    """True when no rank can run out of draws in its next pass."""
+    if limits_of(st)[NUM_DRAFTS] == 0:
+        return True
     for s in range(ranks_of(st).shape[0]):
         if not draws_suffice(st, s):
             return False
@@ -275,7 +292,7 @@ def _draws_suffice(st):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _next_release(st):  # type: ignore[no-untyped-def]
+def next_release(st):  # type: ignore[no-untyped-def]
     """Instant of the next release that is known now."""
     number, heap = numbers_of(st), thinkers_of(st)
     instant = math.inf
@@ -291,9 +308,15 @@ def _next_release(st):  # type: ignore[no-untyped-def]
 
 @inner
 def _next_instant(st):  # type: ignore[no-untyped-def]
+    return min(next_release(st), next_pass_end(st))
+
+
+@inner
+def next_pass_end(st):  # type: ignore[no-untyped-def]
+    """End of the first pass under way to end."""
     rank, passed, number = ranks_of(st), passes_of(st), numbers_of(st)
     num_dp = limits_of(st)[NUM_DP]
-    instant = _next_release(st)
+    instant = math.inf
     for w in range(number[FIRST_REPLICA], number[LAST_REPLICA]):
         if rank[w * num_dp, PHASE] == BUSY:
             instant = min(instant, passed[w, PASS_END])
@@ -301,23 +324,30 @@ def _next_instant(st):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _finish_passes(st, now):  # type: ignore[no-untyped-def]
-    limits, rank, passed, number = limits_of(st), ranks_of(st), passes_of(st), numbers_of(st)
-    num_dp = limits[NUM_DP]
+def finish_passes(st, now):  # type: ignore[no-untyped-def]
+    """Commit every pass due at `now`, ascending replica."""
+    rank, passed, number = ranks_of(st), passes_of(st), numbers_of(st)
+    num_dp = limits_of(st)[NUM_DP]
     for w in range(number[FIRST_REPLICA], number[LAST_REPLICA]):
-        if rank[w * num_dp, PHASE] != BUSY or passed[w, PASS_END] > now:
-            continue
-        steps = rank[w * num_dp, REPEATS]
-        number[EVENTS_LEFT] -= steps >> 6
-        _log_regular_gaps(st, w, steps)
-        has_work = False
-        for s in range(w * num_dp, (w + 1) * num_dp):
-            if rank[s, ACTIVE] == 1:
-                vllm.commit(st, s, steps, passed[w, FIRST_END], now)
-            has_work |= rank[s, NUM_WAITING] + rank[s, NUM_RUNNING] > 0
-        if not has_work:
-            rank[w * num_dp, NUM_PASSES] = 0
-        rank[w * num_dp, PHASE] = IDLE
+        if rank[w * num_dp, PHASE] == BUSY and passed[w, PASS_END] <= now:
+            _finish_pass(st, w, now)
+
+
+@inner
+def _finish_pass(st, w, now):  # type: ignore[no-untyped-def]
+    rank, passed, number = ranks_of(st), passes_of(st), numbers_of(st)
+    num_dp = limits_of(st)[NUM_DP]
+    steps = rank[w * num_dp, REPEATS]
+    number[EVENTS_LEFT] -= steps >> 6
+    _log_regular_gaps(st, w, steps)
+    has_work = False
+    for s in range(w * num_dp, (w + 1) * num_dp):
+        if rank[s, ACTIVE] == 1:
+            vllm.commit(st, s, steps, passed[w, FIRST_END], now)
+        has_work |= rank[s, NUM_WAITING] + rank[s, NUM_RUNNING] > 0
+    if not has_work:
+        rank[w * num_dp, NUM_PASSES] = 0
+    rank[w * num_dp, PHASE] = IDLE
 
 
 @inner
@@ -338,37 +368,45 @@ def _log_regular_gaps(st, w, steps):  # type: ignore[no-untyped-def]
         log_stretch(st, rank[w, DECODE_N], rank[w, DECODE_CONTEXT], steps)
     else:
         for repetition in range(steps):
-            log_gap(st, _lockstep_duration(st, w, repetition), count)
+            log_gap(st, lockstep_duration(st, w, repetition), count)
 
 
 @inner
 def _release(st, now):  # type: ignore[no-untyped-def]
-    """Release and route everything due, in order of (instant, request)."""
+    """Release and route everything due."""
+    r = pop_release(st, now)
+    while r != NONE:
+        _route(st, r, stamps_of(st)[r, ARRIVAL])
+        r = pop_release(st, now)
+
+
+@inner
+def pop_release(st, now):  # type: ignore[no-untyped-def]
+    """The next request due, stamped with its release, in order of (instant, request); NONE when there are no more."""
     number, stamp, order, heap = numbers_of(st), stamps_of(st), sessions_of(st), thinkers_of(st)
-    while True:
-        chosen, instant, from_sessions = np.int64(NONE), math.inf, False
-        if number[NEXT_SESSION] < number[NUM_SESSIONS]:
-            r = order[number[NEXT_SESSION]]
-            if number[IN_FLIGHT_CAP] == NONE:
-                if stamp[r, ARRIVAL] <= now:
-                    chosen, instant, from_sessions = r, stamp[r, ARRIVAL], True
-            elif number[FREED_NOW] > 0:
-                chosen, instant, from_sessions = r, now, True
-        if number[THINKING] > 0:
-            r = np.int64(heap[0, 1])
-            due = heap[0, 0]
-            if due <= now and (due < instant or (due == instant and r < chosen)):
-                chosen, instant, from_sessions = r, due, False
-        if chosen == NONE:
-            break
-        if from_sessions:
-            number[NEXT_SESSION] += number[SESSION_STRIDE]
-            number[FREED_NOW] -= 1
-        else:
-            next_thinker(st)
-        stamp[chosen, ARRIVAL] = instant
-        _route(st, chosen, instant)
-    number[FREED_NOW] = 0
+    chosen, instant, from_sessions = np.int64(NONE), math.inf, False
+    if number[NEXT_SESSION] < number[NUM_SESSIONS]:
+        r = order[number[NEXT_SESSION]]
+        if number[IN_FLIGHT_CAP] == NONE:
+            if stamp[r, ARRIVAL] <= now:
+                chosen, instant, from_sessions = r, stamp[r, ARRIVAL], True
+        elif number[FREED_NOW] > 0:
+            chosen, instant, from_sessions = r, now, True
+    if number[THINKING] > 0:
+        r = np.int64(heap[0, 1])
+        due = heap[0, 0]
+        if due <= now and (due < instant or (due == instant and r < chosen)):
+            chosen, instant, from_sessions = r, due, False
+    if chosen == NONE:
+        number[FREED_NOW] = 0
+        return chosen
+    if from_sessions:
+        number[NEXT_SESSION] += number[SESSION_STRIDE]
+        number[FREED_NOW] -= 1
+    else:
+        next_thinker(st)
+    stamp[chosen, ARRIVAL] = instant
+    return chosen
 
 
 @inner
@@ -385,7 +423,7 @@ def _route(st, r, now):  # type: ignore[no-untyped-def]
     s = w * num_dp + dp_rank
     wait_push_back(st, s, r)
     if rank[w * num_dp, PHASE] == BUSY and rank[w * num_dp, REPEATS] > 1 and (rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1):
-        _walk_group(st, w, rank[w * num_dp, REPEATS], now)
+        walk_group(st, w, rank[w * num_dp, REPEATS], now)
 
 
 @entry

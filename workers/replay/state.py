@@ -40,24 +40,26 @@ VLLM, TRTLLM, SGLANG = 0, 1, 2
 # limits: int64 [NUM_LIMITS], the pool, the same for every rank; OWN_BY_BLOCK and below are offsets of kv_cache.
 (BACKEND, NUM_REPLICAS, NUM_DP, NUM_BLOCKS, BLOCK_SIZE, MAX_BATCHED_TOKENS, MAX_SEQS, CACHING, CHUNKED, CONTEXT_LENGTH,
  NUM_DRAFTS, PREFILL_SCHEDULE_INTERVAL, PREFILL_DECODE_INTERVAL, EXPLICIT, RING_MASK,
- OWN_BY_BLOCK, NUM_NODES, FIRST_COPY, NUM_COPIES, FREE_COPY, FIRST_SENTINEL, NUM_LIMITS) = range(22)  # fmt: skip
+ ROLE, OWN_BY_BLOCK, NUM_NODES, FIRST_COPY, NUM_COPIES, FREE_COPY, FIRST_SENTINEL, NUM_LIMITS) = range(23)  # fmt: skip
+AGG, PREFILL, DECODE = 0, 1, 2
 
 # ranks: int64 [ranks, NUM_RANK_COLUMNS], one row per scheduler. The columns from PHASE on are those of a replica and used
-# in the row of its first rank only.
+# in the row of its first rank only. Decode role: OTHERS_WAIT, 1 while requests wait for room on this rank.
 (WAIT_HEAD, WAIT_TAIL, RUN_HEAD, RUN_TAIL, NUM_WAITING, NUM_RUNNING,
  PREFILL_N, PREFILL_ISL, PREFILL_PREFIX, DECODE_N, DECODE_CONTEXT, GAP_N, EFFECT, CUTTABLE, LAZY, ACTIVE,
  NUM_DECODING, CONTEXT_SUM, STEP, PARTIAL, FREE_BLOCKS, INACTIVE_BLOCKS, HELD_BLOCKS, RESERVED_BLOCKS,
- NEW_HEAD, NEW_TAIL, YOUNG_HEAD, REFUSED_HEAD, DEFER, DRAWS_USED,
- PHASE, REPEATS, NUM_PASSES, RANK_COUNTER, NUM_RANK_COLUMNS) = range(35)  # fmt: skip
+ NEW_HEAD, NEW_TAIL, YOUNG_HEAD, REFUSED_HEAD, DEFER, DRAWS_USED, OTHERS_WAIT,
+ PHASE, REPEATS, NUM_PASSES, RANK_COUNTER, NUM_RANK_COLUMNS) = range(36)  # fmt: skip
 IDLE, BEGUN, BUSY = 0, 1, 2
 
 # passes: float64 [replicas, NUM_PASS_COLUMNS], ms: the pass under way.
 PASS_START, FIRST_END, PASS_END, NUM_PASS_COLUMNS = range(4)
 
-# numbers: int64 [NUM_NUMBERS], clock and releases. moments: float64 [NUM_MOMENTS], ms.
+# numbers: int64 [NUM_NUMBERS], clock and releases. Prefill role: PREFILLED_HEAD and PREFILLED_TAIL chain, by WAIT_NEXT, the
+# requests that ended in the passes of this instant. Decode role: see handoff. moments: float64 [NUM_MOMENTS], ms.
 (FIRST_REPLICA, LAST_REPLICA, NEXT_SESSION, SESSION_STRIDE, NUM_SESSIONS, IN_FLIGHT_CAP, ROUTED, EXACT_HORIZON, THINKING,
  FREED_NOW, GAPS_USED, MISS_N, MISS_A, MISS_B, COMMITTED_PREFILL, EVENTS_LEFT, NUM_DONE, NUM_DRAWS,
- NUM_NUMBERS) = range(19)  # fmt: skip
+ PREFILLED_HEAD, PREFILLED_TAIL, STAGE, ASKING, NUM_RESERVED, NUM_PREFILLED, GIVEN_UP, NUM_NUMBERS) = range(26)  # fmt: skip
 NOW, STOP_AFTER, LAST_END, NUM_MOMENTS = range(4)
 
 # requests: int32 [R, NUM_REQUEST_COLUMNS]. PROMPT, OUTPUT: tokens, OUTPUT as really generated, ASKED as requested.
@@ -65,14 +67,24 @@ NOW, STOP_AFTER, LAST_END, NUM_MOMENTS = range(4)
 # and completion only (see backends.vllm; always in backends.explicit). COMPUTED: tokens with KV while a prompt is partly
 # computed. HELD: blocks (explicit). ADMISSIONS; FIRST_REUSED, MAX_REUSED: tokens. DUE_STEP: the rank's STEP at which the
 # last token comes. RESIDUE: (length - STEP) mod block. STATUS: WAITING, DONE, REFUSED. PATH_START .. OWNER_COPY: see kv_cache.
+# RESERVED_AS: number of the reservation while a handed-over request has its room but does not run yet, else 0.
 # BEFORE, TOKENS, CHARGED, BURST, DRAFTED: see backends.explicit; other backends may use them, and SPARE_*, as they like.
 (PROMPT, OUTPUT, GENERATED, STATUS, RUN_NEXT, RUN_PREV, DUE_STEP, RESIDUE, DUE_NEXT, DUE_PREV, WAIT_NEXT, NEW_NEXT,
  YOUNG_NEXT, YOUNG, COMPUTED, HAS_NEXT, PATH_START, PATH_END, OWN_START, OWN_EXTENT, REGISTERED, OWNER_COPY,
  ADMISSIONS, FIRST_REUSED, MAX_REUSED, WORKER, DP_RANK, ASKED, HELD, BEFORE, TOKENS, CHARGED, BURST, DRAFTED,
- SPARE_A, SPARE_B, SPARE_C, NUM_REQUEST_COLUMNS) = range(38)  # fmt: skip
+ RESERVED_AS, SPARE_A, SPARE_B, SPARE_C, NUM_REQUEST_COLUMNS) = range(39)  # fmt: skip
 
 # stamps: float64 [R, NUM_STAMPS], ms, NaN until it happens. ARRIVAL: the open-loop clock, the release instant once released.
 ARRIVAL, DELAY, FIRST_ADMIT, FIRST_TOKEN, SECOND_TOKEN, LAST_TOKEN, END, NUM_STAMPS = range(8)
+
+# handoffs: int64 [R, NUM_HANDOFF_COLUMNS], lands: float64 [R], ms; targets: int64 [decode ranks, NUM_TARGET_COLUMNS];
+# sources: int64 [prefill ranks, NUM_SOURCE_COLUMNS]; transfer: float64 [NUM_TRANSFER]: see handoff. In the state of the
+# decode role only, elsewhere empty.
+(TARGET, SOURCE, CACHED_TOKENS, PLACE, PREFILLED_AS, REQUEST_NEXT, TRAVEL_NEXT, TRAVEL_PREV, FREE_NEXT, FREE_PREV,
+ NUM_HANDOFF_COLUMNS) = range(11)  # fmt: skip
+REQUEST_HEAD, REQUEST_TAIL, MAY_SERVE, TRAVEL_HEAD, TRAVEL_TAIL, NUM_TARGET_COLUMNS = range(6)
+FREE_HEAD, FREE_TAIL, NUM_SOURCE_COLUMNS = range(3)
+TOKEN_BYTES, GB_PER_S, MISSING_ONLY, NUM_TRANSFER = range(4)
 
 # gaps: float64 [G, 4], the log of token gaps, see log_gap and log_stretch.
 GAP_MS, GAP_COUNT, GAP_CONTEXT, GAP_STEPS = range(4)
@@ -88,6 +100,7 @@ GAP_MS, GAP_COUNT, GAP_CONTEXT, GAP_STEPS = range(4)
 BOOK = (
     "limits", "ranks", "passes", "numbers", "moments", "requests", "stamps", "sessions", "thinkers", "gaps", "acceptance",
     "extents", "paths", "copies", "growth", "ring", "decode_table", "memo_keys", "memo_values", "timing", "rates", "draws",
+    "handoffs", "lands", "targets", "sources", "transfer",
     "sgl_numbers", "sgl_reals", "sgl_requests", "sgl_tree", "sgl_tokens",
 )  # fmt: skip
 
@@ -147,7 +160,9 @@ SHAPES = {
     "moments": (_F8, 0), "requests": (_I4, NUM_REQUEST_COLUMNS), "stamps": (_F8, NUM_STAMPS), "sessions": (_I8, 0),
     "thinkers": (_F8, 2), "gaps": (_F8, 4), "acceptance": (_F8, 0), "extents": (_I4, 5), "paths": (_I4, 3),
     "copies": (_I4, 3), "growth": (_I4, 0), "ring": (_I4, 0), "decode_table": (_F8, 0), "memo_keys": (_I8, 2),
-    "memo_values": (_F8, 0), "timing": (_I8, 0), "rates": (_F8, 0), "draws": (_F8, 0), "sgl_numbers": (_I8, 0), "sgl_reals": (_F8, 0),
+    "memo_values": (_F8, 0), "timing": (_I8, 0), "rates": (_F8, 0), "draws": (_F8, 0),
+    "handoffs": (_I8, NUM_HANDOFF_COLUMNS), "lands": (_F8, 0), "targets": (_I8, NUM_TARGET_COLUMNS),
+    "sources": (_I8, NUM_SOURCE_COLUMNS), "transfer": (_F8, 0), "sgl_numbers": (_I8, 0), "sgl_reals": (_F8, 0),
     "sgl_requests": (_I8, 0), "sgl_tree": (_I8, 0), "sgl_tokens": (_I8, 0),
 }  # fmt: skip
 _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
@@ -160,7 +175,8 @@ _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
  rates_of, draws_of) = (
     _accessor(name, *SHAPES[name]) for name in BOOK[11:22]
 )  # fmt: skip
-sgl_numbers_of, sgl_reals_of, sgl_requests_of, sgl_tree_of, sgl_tokens_of = (_accessor(name, *SHAPES[name]) for name in BOOK[22:])
+handoffs_of, lands_of, targets_of, sources_of, transfer_of = (_accessor(name, *SHAPES[name]) for name in BOOK[22:27])
+sgl_numbers_of, sgl_reals_of, sgl_requests_of, sgl_tree_of, sgl_tokens_of = (_accessor(name, *SHAPES[name]) for name in BOOK[27:])
 
 
 @inner
@@ -244,17 +260,34 @@ def note_admission(st, r, now, reused):  # type: ignore[no-untyped-def]
 
 @inner
 def finish(st, r, status, end):  # type: ignore[no-untyped-def]
-    """Request r is over (DONE or REFUSED) at `end`: stamp it, queue its session's next turn or free its slot."""
+    """Request r is over (DONE or REFUSED) at `end`: stamp it, queue its session's next turn or free its slot.
+
+    In a prefill pool it is over for this pool only and joins the chain of prompts to hand over.
+    """
     number, moment, req, stamp = numbers_of(st), moments_of(st), requests_of(st), stamps_of(st)
     req[r, STATUS] = status
     stamp[r, END] = end
     number[NUM_DONE] += 1
+    if limits_of(st)[ROLE] == PREFILL:
+        _note_prefilled(st, r)
+        return
     if status == DONE:
         moment[LAST_END] = max(moment[LAST_END], end)
     if req[r, HAS_NEXT] == 1:
         _think(st, end + stamp[r + 1, DELAY], r + 1)
     else:
         number[FREED_NOW] += 1
+
+
+@inner
+def _note_prefilled(st, r):  # type: ignore[no-untyped-def]
+    number, req = numbers_of(st), requests_of(st)
+    req[r, WAIT_NEXT] = NONE
+    if number[PREFILLED_TAIL] == NONE:
+        number[PREFILLED_HEAD] = r
+    else:
+        req[number[PREFILLED_TAIL], WAIT_NEXT] = r
+    number[PREFILLED_TAIL] = r
 
 
 @inner

@@ -15,8 +15,10 @@ from workers.replay.backends.admission import (
     find,
     finish_refused,
     is_admissible,
+    leave,
     refuse,
 )
+from workers.replay.backends.destination import next_waiting, run_arrived
 from workers.replay.compiled import inner
 from workers.replay.drafts import accepted_drafts
 from workers.replay.kv_cache import register, release, take
@@ -33,7 +35,6 @@ from workers.replay.state import (
     DECODE_CONTEXT,
     DECODE_N,
     DEFER,
-    DONE,
     DRAFTED,
     EFFECT,
     FIRST_TOKEN,
@@ -55,6 +56,7 @@ from workers.replay.state import (
     OUTPUT,
     PREFILL_SCHEDULE_INTERVAL,
     PROMPT,
+    RESERVED_AS,
     RESERVED_BLOCKS,
     RUN_HEAD,
     RUN_NEXT,
@@ -62,8 +64,6 @@ from workers.replay.state import (
     SECOND_TOKEN,
     TOKENS,
     TRTLLM,
-    WAIT_HEAD,
-    finish,
     limits_of,
     log_gap,
     ranks_of,
@@ -152,8 +152,14 @@ def _admit(st, s, now, budget, defer):  # type: ignore[no-untyped-def]
     """Strictly first come first served; the first head that does not fit ends the phase."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     size = limits[BLOCK_SIZE]
-    while rank[s, NUM_RUNNING] < limits[MAX_SEQS] and rank[s, WAIT_HEAD] != NONE:
-        r = rank[s, WAIT_HEAD]
+    while rank[s, NUM_RUNNING] < limits[MAX_SEQS]:
+        waits_behind, r = next_waiting(st, s)
+        if r == NONE:
+            return
+        if req[r, RESERVED_AS] > 0:
+            run_arrived(st, s, waits_behind, r, now)
+            _schedule(st, s, r, req[r, PROMPT], 0, 0)
+            continue
         if can_never_run(st, r):
             refuse(st, s, r)
             rank[s, EFFECT] = 1
@@ -304,11 +310,7 @@ def commit(st, s, end):  # type: ignore[no-untyped-def]
         length = req[r, PROMPT] + generated
         is_done = generated >= req[r, ASKED] and req[r, COMPUTED] >= length - min(generated, 1)
         if is_done or (context != NONE and generated > 0 and length >= context):
-            run_remove(st, s, r)
-            release(st, s, r, req[r, COMPUTED], req[r, HELD])
-            rank[s, HELD_BLOCKS] -= req[r, HELD]
-            rank[s, RESERVED_BLOCKS] -= (req[r, PROMPT] + req[r, OUTPUT] + size - 1) // size
-            finish(st, r, DONE, end)
+            leave(st, s, r, req[r, COMPUTED], req[r, HELD], end)
         r = after
     finish_refused(st, s, end)
 

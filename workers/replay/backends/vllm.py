@@ -16,9 +16,12 @@ from workers.replay.backends.admission import (
     enter,
     find,
     finish_refused,
+    held_blocks,
     is_admissible,
+    leave,
     refuse,
 )
+from workers.replay.backends.destination import next_waiting, run_arrived
 from workers.replay.compiled import inner
 from workers.replay.kv_cache import register, release, take
 from workers.replay.state import (
@@ -29,7 +32,6 @@ from workers.replay.state import (
     CUTTABLE,
     DECODE_CONTEXT,
     DECODE_N,
-    DONE,
     DUE_NEXT,
     DUE_PREV,
     DUE_STEP,
@@ -39,6 +41,7 @@ from workers.replay.state import (
     FREE_BLOCKS,
     GAP_N,
     GENERATED,
+    GIVEN_UP,
     HELD_BLOCKS,
     INACTIVE_BLOCKS,
     LAST_TOKEN,
@@ -57,6 +60,7 @@ from workers.replay.state import (
     PREFILL_N,
     PREFILL_PREFIX,
     PROMPT,
+    RESERVED_AS,
     RESERVED_BLOCKS,
     RESIDUE,
     RING_MASK,
@@ -69,10 +73,10 @@ from workers.replay.state import (
     YOUNG,
     YOUNG_HEAD,
     YOUNG_NEXT,
-    finish,
     growth_of,
     limits_of,
     log_gap,
+    numbers_of,
     ranks_of,
     requests_of,
     ring_of,
@@ -155,7 +159,7 @@ def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
         rank[s, CONTEXT_SUM] -= req[r, PROMPT] + req[r, OUTPUT]
         req[r, GENERATED] = req[r, OUTPUT]
         stamp[r, LAST_TOKEN] = end
-        _leave(st, s, r, req[r, PROMPT] + req[r, OUTPUT] - 1, end)
+        leave(st, s, r, req[r, PROMPT] + req[r, OUTPUT] - 1, held_blocks(st, req[r, PROMPT] + req[r, OUTPUT] - 1), end)
         r = after
     r = rank[s, NEW_HEAD]
     while r != NONE:
@@ -224,9 +228,11 @@ def _steps_that_fit(st, s, steps, spare):  # type: ignore[no-untyped-def]
 def _is_head_blocked(st, s, budget):  # type: ignore[no-untyped-def]
     """True when nothing can be taken from the waiting queue before a running request leaves."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    r = rank[s, WAIT_HEAD]
+    _, r = next_waiting(st, s)
     if r == NONE or rank[s, NUM_RUNNING] >= limits[MAX_SEQS]:
         return True
+    if req[r, RESERVED_AS] > 0:
+        return False
     if can_never_run(st, r):
         return False
     length = req[r, PROMPT] + req[r, GENERATED]
@@ -286,9 +292,17 @@ def _admit(st, s, budget, now):  # type: ignore[no-untyped-def]
     size = limits[BLOCK_SIZE]
     changed = False
     while rank[s, NUM_RUNNING] < limits[MAX_SEQS]:
-        r = rank[s, WAIT_HEAD]
+        before, r = next_waiting(st, s)
         if r == NONE:
             break
+        if req[r, RESERVED_AS] > 0:
+            # It would decode behind a partly computed prompt, which only `explicit` can do.
+            if rank[s, PARTIAL] != NONE:
+                numbers_of(st)[GIVEN_UP] = 1
+            run_arrived(st, s, before, r, now)
+            _compute(st, s, r, req[r, PROMPT], req[r, PROMPT])
+            changed = True
+            continue
         if can_never_run(st, r):
             refuse(st, s, r)
             changed = True
@@ -393,7 +407,7 @@ def _first_token(st, s, r, end):  # type: ignore[no-untyped-def]
         req[r, GENERATED] = generated
         stamp[r, LAST_TOKEN] = end
     if generated >= req[r, OUTPUT]:
-        _leave(st, s, r, computed, end)
+        leave(st, s, r, computed, held_blocks(st, computed), end)
         return
     if generated == 1:
         req[r, YOUNG] = 1
@@ -415,16 +429,3 @@ def _first_token(st, s, r, end):  # type: ignore[no-untyped-def]
     else:
         req[tail, DUE_NEXT] = r
     last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot)) + 1] = r
-
-
-@inner
-def _leave(st, s, r, computed, end):  # type: ignore[no-untyped-def]
-    """Request r is complete: give back its blocks."""
-    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    size = limits[BLOCK_SIZE]
-    run_remove(st, s, r)
-    held = (computed + size - 1) // size
-    release(st, s, r, computed, held)
-    rank[s, HELD_BLOCKS] -= held
-    rank[s, RESERVED_BLOCKS] -= (req[r, PROMPT] + req[r, OUTPUT] + size - 1) // size
-    finish(st, r, DONE, end)

@@ -1,0 +1,138 @@
+"""Replay a batch on prefill and decode pools: the states of both, their compiled clock, and what happened.
+
+Every request is in both states: as a one-token request in the prefill pool's, with all its tokens in the decode pool's.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from workers.errors import ReasonCode, StuckError, UnsupportedError
+from workers.replay import event_loop, handoff_loop, state
+from workers.replay.arrays import build
+from workers.replay.drafts import extend_draws, needs_draws
+from workers.replay.fleet import Fleet, Pool, Transfer
+from workers.replay.state import State
+from workers.replay.step_table import StepTable, step_table
+from workers.traffic.requests import RequestBatch
+
+_EVENTS_BETWEEN_CHECKS = 1 << 16
+_KEPT_PROMPTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One pool of a disaggregated fleet, its step times and its state."""
+
+    pool: Pool
+    table: StepTable
+    st: State
+
+
+def pools_of(fleet: Fleet) -> tuple[Pool, Pool]:
+    """(prefill, decode). Raises: UnsupportedError for combinations that cannot hand over."""
+    prefill, decode = fleet.prefill, fleet.decode
+    if prefill is None or decode is None:
+        raise UnsupportedError(ReasonCode.REPLAY_ERROR, "a fleet has either aggregated or prefill and decode engines")
+    if prefill.backend != decode.backend:
+        detail = f"{prefill.backend} cannot hand over to {decode.backend}: both roles need the same backend"
+        raise UnsupportedError(ReasonCode.BACKEND_CANNOT_RUN_SHAPE, detail)
+    return prefill, decode
+
+
+def replay_both(fleet: Fleet, batch: RequestBatch, check_stop: Callable[[], None]) -> tuple[Side, Side]:
+    """(prefill, decode) after the replay. Raises: StuckError, UnsupportedError; whatever `check_stop` raises."""
+    pools = pools_of(fleet)
+    sides = _sides(fleet, pools, batch, explicit=False)
+    if not _drive(sides, check_stop):
+        sides = _sides(fleet, pools, batch, explicit=True)
+        _drive(sides, check_stop)
+    _mark_arrived(*sides)
+    return sides
+
+
+def _sides(fleet: Fleet, pools: tuple[Pool, Pool], batch: RequestBatch, explicit: bool) -> tuple[Side, Side]:
+    prefill, decode = pools
+    pre, dec = build(prefill, prompts_of(batch)), build(decode, batch)
+    _add_handoffs(dec, fleet.transfer, prefill.replicas * prefill.attention_dp)
+    if explicit:
+        dec["limits"][state.EXPLICIT] = 1
+    sides = Side(prefill, step_table(prefill.step_times), pre), Side(decode, step_table(decode.step_times), dec)
+    for side in sides:
+        side.table.lend_to(side.st)
+        side.st["numbers"][state.LAST_REPLICA] = side.pool.replicas
+        side.st["numbers"][state.SESSION_STRIDE] = 1
+        if needs_draws(side.pool):
+            extend_draws(side.st, side.pool)
+    return sides
+
+
+_prompts: dict[int, tuple[RequestBatch, RequestBatch]] = {}
+
+
+def prompts_of(batch: RequestBatch) -> RequestBatch:
+    """The same requests with one output token each; kept, as candidates share batches."""
+    kept = _prompts.get(id(batch))
+    if kept is None or kept[0] is not batch:
+        while len(_prompts) >= _KEPT_PROMPTS:
+            del _prompts[next(iter(_prompts))]
+        kept = _prompts[id(batch)] = (batch, replace(batch, output_tokens=np.ones_like(batch.output_tokens)))
+    return kept[1]
+
+
+def _add_handoffs(dec: State, transfer: Transfer, num_sources: int) -> None:
+    """Fill the hand-over's arrays at time 0."""
+    num = len(dec["requests"])
+    dec["handoffs"] = np.full((num, state.NUM_HANDOFF_COLUMNS), state.NONE, dtype=np.int64)
+    dec["lands"] = np.full(num, np.inf)
+    dec["targets"] = np.full((len(dec["ranks"]), state.NUM_TARGET_COLUMNS), state.NONE, dtype=np.int64)
+    dec["targets"][:, state.MAY_SERVE] = 0
+    dec["sources"] = np.full((num_sources, state.NUM_SOURCE_COLUMNS), state.NONE, dtype=np.int64)
+    rates = np.zeros(state.NUM_TRANSFER)
+    rates[state.TOKEN_BYTES], rates[state.GB_PER_S] = transfer.bytes_per_token or 0.0, transfer.bandwidth_gb_per_s or 0.0
+    rates[state.MISSING_ONLY] = float(transfer.timing == "destination_missing")
+    dec["transfer"] = rates
+
+
+def _drive(sides: tuple[Side, Side], check_stop: Callable[[], None]) -> bool:
+    """Call the compiled clock until it has finished, answering its questions; False if it needs the explicit backend."""
+    pre, dec = sides[0].st, sides[1].st
+    number = dec["numbers"]
+    while True:
+        number[state.EVENTS_LEFT] = _EVENTS_BETWEEN_CHECKS
+        code = handoff_loop.run(pre.book, dec.book)
+        if code == event_loop.FINISHED:
+            return True
+        if code == handoff_loop.NEED_EXPLICIT:
+            return False
+        if code == event_loop.STUCK:
+            raise StuckError(ReasonCode.REPLAY_STUCK, f"no progress at {dec['moments'][state.NOW]} ms")
+        _answer(code, sides[int(number[state.ASKING])], sides)
+        check_stop()
+
+
+def _answer(code: int, side: Side, sides: tuple[Side, Side]) -> None:
+    st = side.st
+    question = [int(st["numbers"][i]) for i in (state.MISS_N, state.MISS_A, state.MISS_B)]
+    if code == event_loop.NEED_PREFILL:
+        side.table.learn_prefill(*question)
+    elif code == event_loop.NEED_DECODE:
+        side.table.learn_decode(*question)
+    elif code == event_loop.NEED_DRAWS:
+        extend_draws(st, side.pool)
+    elif code == event_loop.GROW_GAPS:
+        lengthen_gap_log(st)
+    for other in sides:
+        other.table.lend_to(other.st)
+
+
+def lengthen_gap_log(st: State) -> None:
+    """Room for what the passes under way may log, and as much again as there is."""
+    running = int(st["ranks"][:, state.NUM_RUNNING].sum()) + int(st["ranks"][:, state.REPEATS].sum())
+    st["gaps"] = np.concatenate([st["gaps"], np.zeros((len(st["gaps"]) + 2 * running, 4))])
+
+
+def _mark_arrived(pre: Side, dec: Side) -> None:
+    """Requests that only the prefill pool has seen get no decode engine, but their arrival counts."""
+    dec.st["numbers"][state.COMMITTED_PREFILL] += pre.st["numbers"][state.COMMITTED_PREFILL]
