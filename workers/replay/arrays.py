@@ -1,6 +1,7 @@
 """Arrays of one replay, laid out for the compiled loop; what depends on the batch alone is made once and kept."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,35 +15,65 @@ from workers.traffic.requests import RequestBatch
 BACKENDS = {"vllm": state.VLLM, "trtllm": state.TRTLLM, "sglang": state.SGLANG}
 ROLES = {"agg": state.AGG, "prefill": state.PREFILL, "decode": state.DECODE}
 _KEPT_TREES = 8
+_KEPT_FACTS = 64
+_FEW_SHAPES = 16
 _FIRST_GAPS = 4096
 _EMPTY = {
     name: np.zeros((0, columns) if columns else 0, dtype=dtype)
     for name, (dtype, columns) in state.SHAPES.items()
-    if name.startswith("sgl_") or name in ("decode_table", "memo_keys", "memo_values", "timing", "rates", "draws", "handoffs", "lands",
-                                           "targets", "sources", "transfer")
+    if name.startswith(("sgl_", "exact_", "memo_"))
+    or name in ("decode_table", "timing", "rates", "draws", "handoffs", "lands", "targets", "sources", "transfer")
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Sessions:
-    """first: int64 [S], first request of every session in release order. has_next: int8 [R]. plain: one turn each."""
+class BatchFacts:
+    """What replays want to know of a batch again and again.
+
+    first: int64 [S], first request of every session in release order. has_next: int8 [R]. is_plain: one turn each.
+    is_uniform: all requests have the same lengths. has_few_shapes: at most a few distinct pairs of lengths.
+    longest_output: tokens. has_empty_prompt: some prompt has no token.
+    """
 
     first: NDArray[np.int64]
     has_next: NDArray[np.int8]
-    plain: bool
+    is_plain: bool
+    is_uniform: bool
+    has_few_shapes: bool
+    longest_output: int
+    has_empty_prompt: bool
 
 
-def sessions(batch: RequestBatch) -> Sessions:
-    """Where sessions begin and which requests have a next turn."""
+_facts: dict[int, tuple[RequestBatch, BatchFacts]] = {}
+
+
+def facts_of(batch: RequestBatch) -> BatchFacts:
+    """The facts of a batch, kept for the next candidates."""
+    kept = _facts.get(id(batch))
+    if kept is None or kept[0] is not batch:
+        while len(_facts) >= _KEPT_FACTS:
+            del _facts[next(iter(_facts))]
+        kept = _facts[id(batch)] = (batch, _facts_of(batch))
+    return kept[1]
+
+
+def _facts_of(batch: RequestBatch) -> BatchFacts:
     num = batch.num_requests
     has_next = np.zeros(num, dtype=np.int8)
-    if num == 0:
-        return Sessions(np.zeros(0, dtype=np.int64), has_next, True)
     has_next[:-1] = batch.session[1:] == batch.session[:-1]
-    starts = np.flatnonzero(np.concatenate([[True], has_next[:-1] == 0]))
-    first_of = np.empty(int(batch.session.max()) + 1, dtype=np.int64)
+    starts = np.flatnonzero(np.concatenate([[True], has_next[:-1] == 0])[:num])
+    first_of = np.zeros(int(batch.session.max(initial=-1)) + 1, dtype=np.int64)
     first_of[batch.session[starts]] = starts
-    return Sessions(first_of[batch.order], has_next, bool(starts.size == num))
+    shapes = np.unique(batch.input_tokens * (1 << 32) + batch.output_tokens).size
+    return BatchFacts(
+        first=first_of[batch.order],
+        has_next=has_next,
+        is_plain=bool(starts.size == num),
+        is_uniform=shapes <= 1,
+        has_few_shapes=shapes <= _FEW_SHAPES,
+        longest_output=int(batch.output_tokens.max(initial=0)),
+        has_empty_prompt=bool((batch.input_tokens == 0).any()),
+    )
 
 
 _trees: dict[tuple[int, int, bool], tuple[RequestBatch, PrefixTree]] = {}
@@ -63,11 +94,12 @@ def build(pool: Pool, batch: RequestBatch) -> State:
     """State of a replay at time 0, without step times. Array meanings: see state."""
     output = effective_output(pool, batch)
     tree = tree_of(batch, pool.block_size, has_single_blocks(pool, batch))
-    found = sessions(batch)
+    found = facts_of(batch)
     num_ranks = pool.replicas * pool.attention_dp
-    limits = _limits(pool, batch, output)
+    limits = _limits(pool, batch)
     extents, copies, first_own = _extents(pool, batch, tree, num_ranks, limits)
-    thinkers = 0 if found.plain else found.first.size
+    requests, stamps = _requests_and_stamps(batch, output, tree, first_own)
+    thinkers = 0 if found.is_plain else found.first.size
     rings = num_ranks * 2 * (int(limits[state.RING_MASK]) + 1)
     return State(
         limits=limits,
@@ -75,8 +107,8 @@ def build(pool: Pool, batch: RequestBatch) -> State:
         passes=np.zeros((pool.replicas, state.NUM_PASS_COLUMNS)),
         numbers=_numbers(batch, found),
         moments=_moments(batch),
-        requests=_requests(batch, output, found, tree, first_own),
-        stamps=_stamps(batch),
+        requests=requests,
+        stamps=stamps,
         sessions=found.first,
         thinkers=np.zeros((thinkers, 2)),
         gaps=np.zeros((_FIRST_GAPS, 4)),
@@ -88,6 +120,12 @@ def build(pool: Pool, batch: RequestBatch) -> State:
         ring=np.full(rings, state.NONE, dtype=np.int32),
         **_EMPTY,
     )
+
+
+def lengthen_gap_log(st: State) -> None:
+    """Twice the room, and what the passes under way may log."""
+    running = int(st["ranks"][:, state.NUM_RUNNING].sum()) + int(st["ranks"][:, state.REPEATS].sum())
+    st["gaps"] = np.concatenate([st["gaps"], np.zeros((len(st["gaps"]) + 2 * running, 4))])
 
 
 def effective_output(pool: Pool, batch: RequestBatch) -> NDArray[np.int64]:
@@ -109,10 +147,10 @@ def has_single_blocks(pool: Pool, batch: RequestBatch) -> bool:
     return bool(pool.acceptance) or (pool.role == "decode" and pool.prefix_caching and batch.span_offset is not None)
 
 
-def _limits(pool: Pool, batch: RequestBatch, output: NDArray[np.int64]) -> NDArray[np.int64]:
+def _limits(pool: Pool, batch: RequestBatch) -> NDArray[np.int64]:
     limits = np.zeros(state.NUM_LIMITS, dtype=np.int64)
     ring = 1
-    while ring <= int(output.max(initial=0)) + 1:
+    while ring <= facts_of(batch).longest_output + 1:
         ring *= 2
     values = {
         state.BACKEND: BACKENDS[pool.backend],
@@ -121,6 +159,7 @@ def _limits(pool: Pool, batch: RequestBatch, output: NDArray[np.int64]) -> NDArr
         state.NUM_DP: pool.attention_dp,
         state.NUM_BLOCKS: pool.num_blocks,
         state.BLOCK_SIZE: pool.block_size,
+        state.BLOCK_SHIFT: _shift_of(pool.block_size),
         state.MAX_BATCHED_TOKENS: pool.max_num_batched_tokens,
         state.MAX_SEQS: pool.max_num_seqs,
         state.CACHING: int(pool.prefix_caching),
@@ -137,34 +176,42 @@ def _limits(pool: Pool, batch: RequestBatch, output: NDArray[np.int64]) -> NDArr
     return limits
 
 
+def _shift_of(size: int) -> int:
+    return size.bit_length() - 1 if size & (size - 1) == 0 else state.NONE
+
+
 def needs_explicit(pool: Pool, batch: RequestBatch) -> bool:
     """True when a running request may miss a pass or get several tokens in one; see backends.explicit."""
     concurrent = min(pool.max_num_seqs, batch.num_requests)
     if batch.in_flight_cap is not None:
         concurrent = min(concurrent, batch.in_flight_cap)
+    if batch.stop_after_ms is not None:  # gaps of requests that the limit cuts off are told apart by request
+        return True
     if pool.acceptance or pool.max_num_batched_tokens < concurrent:
         return True
     if pool.prefill_schedule_interval > 1 and pool.attention_dp > 1:
         return True
     # A prompt with nothing to compute may be admitted behind a partly computed one.
-    if bool((batch.input_tokens == 0).any()):
+    if facts_of(batch).has_empty_prompt:
         return True
     if pool.backend != "trtllm" or not pool.prefix_caching or batch.span_offset is None:
         return False
     return tree_of(batch, pool.block_size, False).may_duplicate
 
 
+_RANK = np.zeros(state.NUM_RANK_COLUMNS, dtype=np.int64)
+_RANK[[state.WAIT_HEAD, state.WAIT_TAIL, state.RUN_HEAD, state.RUN_TAIL, state.PARTIAL,
+       state.NEW_HEAD, state.NEW_TAIL, state.YOUNG_HEAD, state.REFUSED_HEAD]] = state.NONE  # fmt: skip
+_RANK[state.DEFER] = 1
+
+
 def _ranks(pool: Pool, num_ranks: int) -> NDArray[np.int64]:
-    ranks = np.zeros((num_ranks, state.NUM_RANK_COLUMNS), dtype=np.int64)
-    for column in (state.WAIT_HEAD, state.WAIT_TAIL, state.RUN_HEAD, state.RUN_TAIL, state.PARTIAL,
-                   state.NEW_HEAD, state.NEW_TAIL, state.YOUNG_HEAD, state.REFUSED_HEAD):  # fmt: skip
-        ranks[:, column] = state.NONE
+    ranks = np.tile(_RANK, (num_ranks, 1))
     ranks[:, state.FREE_BLOCKS] = pool.num_blocks
-    ranks[:, state.DEFER] = 1
     return ranks
 
 
-def _numbers(batch: RequestBatch, found: Sessions) -> NDArray[np.int64]:
+def _numbers(batch: RequestBatch, found: BatchFacts) -> NDArray[np.int64]:
     numbers = np.zeros(state.NUM_NUMBERS, dtype=np.int64)
     numbers[state.PREFILLED_HEAD] = numbers[state.PREFILLED_TAIL] = state.NONE
     numbers[state.NUM_SESSIONS] = found.first.size
@@ -179,28 +226,44 @@ def _moments(batch: RequestBatch) -> NDArray[np.float64]:
     return moments
 
 
-def _requests(
-    batch: RequestBatch, output: NDArray[np.int64], found: Sessions, tree: PrefixTree, first_own: NDArray[np.int64]
-) -> NDArray[np.int32]:
+_fresh: dict[tuple[int, int], tuple[RequestBatch, PrefixTree, NDArray[np.int32], NDArray[np.float64]]] = {}
+
+
+def _requests_and_stamps(
+    batch: RequestBatch, output: NDArray[np.int64], tree: PrefixTree, first_own: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Rows of requests before anything has happened: copies of what is kept per batch and tree."""
+    key = (id(batch), id(tree))
+    kept = _fresh.get(key)
+    if kept is None or kept[0] is not batch or kept[1] is not tree:
+        while len(_fresh) >= _KEPT_TREES:
+            del _fresh[next(iter(_fresh))]
+        kept = _fresh[key] = (batch, tree, _fresh_requests(batch, tree), _fresh_stamps(batch))
+    requests = kept[2].copy()
+    requests[:, state.OUTPUT] = output
+    requests[:, state.OWN_EXTENT] = first_own
+    return requests, kept[3].copy()
+
+
+def _fresh_requests(batch: RequestBatch, tree: PrefixTree) -> NDArray[np.int32]:
     requests = np.zeros((batch.num_requests, state.NUM_REQUEST_COLUMNS), dtype=np.int32)
-    for column, values in {
+    columns: dict[int, Any] = {
         state.PROMPT: batch.input_tokens,
-        state.OUTPUT: output,
         state.ASKED: batch.output_tokens,
-        state.HAS_NEXT: found.has_next,
+        state.HAS_NEXT: facts_of(batch).has_next,
         state.PATH_START: tree.path_start[:-1],
         state.PATH_END: tree.path_start[1:],
         state.OWN_START: tree.own_start,
-        state.OWN_EXTENT: first_own,
         state.OWNER_COPY: state.NONE,
         state.WORKER: state.NONE,
         state.DP_RANK: state.NONE,
-    }.items():
+    }
+    for column, values in columns.items():
         requests[:, column] = values
     return requests
 
 
-def _stamps(batch: RequestBatch) -> NDArray[np.float64]:
+def _fresh_stamps(batch: RequestBatch) -> NDArray[np.float64]:
     stamps = np.full((batch.num_requests, state.NUM_STAMPS), np.nan)
     stamps[:, state.ARRIVAL] = batch.arrival_ms
     stamps[:, state.DELAY] = batch.delay_ms

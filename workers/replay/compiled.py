@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba import config, njit
 
 _PACKAGE = Path(__file__).parent
 _SOURCES = sorted([*_PACKAGE.rglob("*.py"), *(_PACKAGE.parent / "timing").glob("*.py")])
@@ -26,10 +25,21 @@ def _cache_dir() -> str:
     return os.path.join(base, digest.hexdigest()[:16])
 
 
-config.CACHE_DIR = _cache_dir()
+_njit: Any = numba.njit  # its stubs know neither the option `_nrt` nor functions without annotations
+numba.config.CACHE_DIR = _cache_dir()  # type: ignore[attr-defined]
 
-entry: Callable[[Callable[..., Any]], Any] = njit(nogil=True, cache=True)
+_Decorator = Callable[[Callable[..., Any]], Any]
+_COMMON: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
+entry: _Decorator = _njit(cache=True, **_COMMON)
 """For functions that Python calls: compiled code is kept on disk."""
 
-inner: Callable[[Callable[..., Any]], Any] = njit(nogil=True)
-"""For functions that compiled functions call: they become part of their callers."""
+bare_entry: _Decorator = _njit(cache=True, _nrt=False, **_COMMON)
+"""As `entry`, for functions that allocate nothing; see `inner`."""
+
+allocating: _Decorator = _njit(**_COMMON)
+"""For functions that compiled functions call and that make arrays of their own."""
+
+inner: _Decorator = _njit(_nrt=False, **_COMMON)
+"""For functions that compiled functions call. They allocate nothing, so no reference counts are kept: counting the
+arrays of the address book took most of the time."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from workers.errors import ReasonCode, StuckError, UnsupportedError
 from workers.replay import event_loop, handoff_loop, state
-from workers.replay.arrays import build
+from workers.replay.arrays import build, facts_of, lengthen_gap_log
 from workers.replay.drafts import extend_draws, needs_draws
 from workers.replay.fleet import Fleet, Pool, Transfer
 from workers.replay.state import State
@@ -44,23 +44,28 @@ def pools_of(fleet: Fleet) -> tuple[Pool, Pool]:
 def replay_both(fleet: Fleet, batch: RequestBatch, check_stop: Callable[[], None]) -> tuple[Side, Side]:
     """(prefill, decode) after the replay. Raises: StuckError, UnsupportedError; whatever `check_stop` raises."""
     pools = pools_of(fleet)
-    sides = _sides(fleet, pools, batch, explicit=False)
-    if not _drive(sides, check_stop):
-        sides = _sides(fleet, pools, batch, explicit=True)
-        _drive(sides, check_stop)
-    _mark_arrived(*sides)
+    exact = facts_of(batch).has_few_shapes
+    sides = _sides(fleet, pools, batch)
+    if not _drive(sides, exact, check_stop):
+        sides = _sides(fleet, pools, batch)
+        sides[1].st["limits"][state.EXPLICIT] = 1
+        _drive(sides, exact, check_stop)
+    if batch.stop_after_ms is not None:
+        # A second run leaves out the token gaps of what the limit cuts off.
+        unfinished = sides[1].st["requests"][:, state.STATUS] == state.WAITING
+        sides = _sides(fleet, pools, batch)
+        sides[1].st["requests"][:, state.SILENT] = unfinished
+        _drive(sides, exact, check_stop)
+    sides[1].st["numbers"][state.COMMITTED_PREFILL] += sides[0].st["numbers"][state.COMMITTED_PREFILL]
     return sides
 
 
-def _sides(fleet: Fleet, pools: tuple[Pool, Pool], batch: RequestBatch, explicit: bool) -> tuple[Side, Side]:
+def _sides(fleet: Fleet, pools: tuple[Pool, Pool], batch: RequestBatch) -> tuple[Side, Side]:
     prefill, decode = pools
     pre, dec = build(prefill, prompts_of(batch)), build(decode, batch)
     _add_handoffs(dec, fleet.transfer, prefill.replicas * prefill.attention_dp)
-    if explicit:
-        dec["limits"][state.EXPLICIT] = 1
     sides = Side(prefill, step_table(prefill.step_times), pre), Side(decode, step_table(decode.step_times), dec)
     for side in sides:
-        side.table.lend_to(side.st)
         side.st["numbers"][state.LAST_REPLICA] = side.pool.replicas
         side.st["numbers"][state.SESSION_STRIDE] = 1
         if needs_draws(side.pool):
@@ -95,10 +100,12 @@ def _add_handoffs(dec: State, transfer: Transfer, num_sources: int) -> None:
     dec["transfer"] = rates
 
 
-def _drive(sides: tuple[Side, Side], check_stop: Callable[[], None]) -> bool:
+def _drive(sides: tuple[Side, Side], exact: bool, check_stop: Callable[[], None]) -> bool:
     """Call the compiled clock until it has finished, answering its questions; False if it needs the explicit backend."""
     pre, dec = sides[0].st, sides[1].st
     number = dec["numbers"]
+    for side in sides:
+        side.table.lend_to(side.st, exact)
     while True:
         number[state.EVENTS_LEFT] = _EVENTS_BETWEEN_CHECKS
         code = handoff_loop.run(pre.book, dec.book)
@@ -108,31 +115,26 @@ def _drive(sides: tuple[Side, Side], check_stop: Callable[[], None]) -> bool:
             return False
         if code == event_loop.STUCK:
             raise StuckError(ReasonCode.REPLAY_STUCK, f"no progress at {dec['moments'][state.NOW]} ms")
-        _answer(code, sides[int(number[state.ASKING])], sides)
+        _answer(code, sides[int(number[state.ASKING])], exact)
+        for side in sides:
+            side.table.lend_to(side.st, exact)
         check_stop()
 
 
-def _answer(code: int, side: Side, sides: tuple[Side, Side]) -> None:
+def _answer(code: int, side: Side, exact: bool) -> None:
     st = side.st
-    question = [int(st["numbers"][i]) for i in (state.MISS_N, state.MISS_A, state.MISS_B)]
+    n, a, b = (int(st["numbers"][i]) for i in (state.MISS_N, state.MISS_A, state.MISS_B))
     if code == event_loop.NEED_PREFILL:
-        side.table.learn_prefill(*question)
+        side.table.learn_prefill(n, a, b)
     elif code == event_loop.NEED_DECODE:
-        side.table.learn_decode(*question)
+        side.table.learn_decode(n, a, b, exact)
     elif code == event_loop.NEED_DRAWS:
         extend_draws(st, side.pool)
     elif code == event_loop.GROW_GAPS:
         lengthen_gap_log(st)
-    for other in sides:
-        other.table.lend_to(other.st)
 
 
-def lengthen_gap_log(st: State) -> None:
-    """Room for what the passes under way may log, and as much again as there is."""
-    running = int(st["ranks"][:, state.NUM_RUNNING].sum()) + int(st["ranks"][:, state.REPEATS].sum())
-    st["gaps"] = np.concatenate([st["gaps"], np.zeros((len(st["gaps"]) + 2 * running, 4))])
-
-
-def _mark_arrived(pre: Side, dec: Side) -> None:
-    """Requests that only the prefill pool has seen get no decode engine, but their arrival counts."""
-    dec.st["numbers"][state.COMMITTED_PREFILL] += pre.st["numbers"][state.COMMITTED_PREFILL]
+def mark_arrived(pre: Side, dec: Side) -> None:
+    """For the report: a request that only the prefill pool has seen has arrived too."""
+    workers = dec.st["requests"][:, state.WORKER]
+    np.maximum(workers, pre.st["requests"][:, state.WORKER], out=workers)

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from workers.replay.backends import vllm
-from workers.replay.compiled import entry, inner
+from workers.replay.compiled import bare_entry, entry, inner
 from workers.replay.drafts import draws_suffice
 from workers.replay.state import (
     ACTIVE,
@@ -87,7 +87,7 @@ from workers.replay.step_lookup import CONSTANT, DECODE_MS, TIMING, decode_durat
 FINISHED, PAUSED, NEED_PREFILL, NEED_DECODE, GROW_GAPS, NEED_DRAWS, STUCK = range(7)
 
 
-@entry
+@bare_entry
 def run(st):  # type: ignore[no-untyped-def]
     """Advance the replay until it ends or the host is needed; returns one of the codes above."""
     number, moment = numbers_of(st), moments_of(st)
@@ -259,10 +259,10 @@ def _can_join(st, w):  # type: ignore[no-untyped-def]
     """True when an arrival could change the next pass of replica w."""
     limits, rank = limits_of(st), ranks_of(st)
     num_dp = limits[NUM_DP]
+    joinable = False
     for s in range(w * num_dp, (w + 1) * num_dp):
-        if rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1:
-            return True
-    return False
+        joinable |= rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1
+    return joinable
 
 
 @inner
@@ -285,10 +285,10 @@ def all_draws_suffice(st):  # type: ignore[no-untyped-def]
     """True when no rank can run out of draws in its next pass."""
     if limits_of(st)[NUM_DRAFTS] == 0:
         return True
+    enough = True
     for s in range(ranks_of(st).shape[0]):
-        if not draws_suffice(st, s):
-            return False
-    return True
+        enough &= draws_suffice(st, s)
+    return enough
 
 
 @inner
@@ -422,7 +422,11 @@ def _route(st, r, now):  # type: ignore[no-untyped-def]
     req[r, DP_RANK] = dp_rank
     s = w * num_dp + dp_rank
     wait_push_back(st, s, r)
-    if rank[w * num_dp, PHASE] == BUSY and rank[w * num_dp, REPEATS] > 1 and (rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1):
+    if (
+        rank[w * num_dp, PHASE] == BUSY
+        and rank[w * num_dp, REPEATS] > 1
+        and (rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1)
+    ):
         walk_group(st, w, rank[w * num_dp, REPEATS], now)
 
 

@@ -57,6 +57,7 @@ from workers.replay.state import (
     TRAVEL_PREV,
     TRAVEL_TAIL,
     WORKER,
+    blocks_for,
     handoffs_of,
     lands_of,
     limits_of,
@@ -148,8 +149,8 @@ def transfer_ms(dec, r):  # type: ignore[no-untyped-def]
         return 0.0
     tokens = np.int64(requests_of(dec)[r, PROMPT])
     if rate[MISSING_ONLY] != 0.0:
-        size = limits_of(dec)[BLOCK_SIZE]
-        tokens = (tokens + size - 1) // size * size - handoffs_of(dec)[r, CACHED_TOKENS]
+        limits = limits_of(dec)
+        tokens = blocks_for(limits, tokens) * limits[BLOCK_SIZE] - handoffs_of(dec)[r, CACHED_TOKENS]
     return tokens * rate[TOKEN_BYTES] / (rate[GB_PER_S] * 1e9) * 1000.0
 
 

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from workers.replay.backends import destination
-from workers.replay.compiled import entry, inner
+from workers.replay.compiled import bare_entry, inner
 from workers.replay.event_loop import (
     FINISHED,
     GROW_GAPS,
@@ -87,7 +87,7 @@ NEED_EXPLICIT = 100
 _NEXT_INSTANT, _FIRST_STARTS, _ARRIVALS, _LAST_STARTS = range(4)
 
 
-@entry
+@bare_entry
 def run(pre, dec):  # type: ignore[no-untyped-def]
     """Advance the replay until it ends or the host is needed; returns a code of event_loop, or NEED_EXPLICIT."""
     number, moment = numbers_of(dec), moments_of(dec)
@@ -112,7 +112,7 @@ def run(pre, dec):  # type: ignore[no-untyped-def]
             if code != FINISHED:
                 return code
             if number[STAGE] == _LAST_STARTS:
-                targets_of(dec)[:, MAY_SERVE] = 0
+                _end_service(dec)
         number[STAGE] = (number[STAGE] + 1) % 4
 
 
@@ -125,13 +125,16 @@ def _needs_host(pre, dec):  # type: ignore[no-untyped-def]
         return PAUSED
     if number[GIVEN_UP] == 1:
         return NEED_EXPLICIT
-    for asking in range(2):
-        st = dec if asking == 1 else pre
-        number[ASKING] = asking
-        if not gap_log_suffices(st):
-            return GROW_GAPS
-        if not all_draws_suffice(st):
-            return NEED_DRAWS
+    number[ASKING] = 0
+    if not gap_log_suffices(pre):
+        return GROW_GAPS
+    if not all_draws_suffice(pre):
+        return NEED_DRAWS
+    number[ASKING] = 1
+    if not gap_log_suffices(dec):
+        return GROW_GAPS
+    if not all_draws_suffice(dec):
+        return NEED_DRAWS
     return FINISHED
 
 
@@ -198,6 +201,13 @@ def _allow_service(dec, now):  # type: ignore[no-untyped-def]
     for t in range(target.shape[0]):
         if is_busy(dec, t) and passed[t // num_dp, PASS_END] <= now:
             target[t, MAY_SERVE] = 1
+
+
+@inner
+def _end_service(dec):  # type: ignore[no-untyped-def]
+    target = targets_of(dec)
+    for t in range(target.shape[0]):
+        target[t, MAY_SERVE] = 0
 
 
 @inner

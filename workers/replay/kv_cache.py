@@ -14,10 +14,8 @@ Extent numbers: rank s's state of shared node k is s * K + k; then the requests'
 sentinel per rank. Source: engine specification, sections 4 and 5.
 """
 
-
 from workers.replay.compiled import inner
 from workers.replay.state import (
-    BLOCK_SIZE,
     CACHING,
     FIRST_COPY,
     FIRST_SENTINEL,
@@ -40,6 +38,7 @@ from workers.replay.state import (
     paths_of,
     ranks_of,
     requests_of,
+    whole_blocks,
 )
 
 # Columns of extents: cached blocks, holders, links of the LRU list, next younger copy. Columns of copies. Paths: see match.
@@ -205,7 +204,7 @@ def release(st, s, r, computed, held):  # type: ignore[no-untyped-def]
     if limits[CACHING] == 0:
         rank[s, FREE_BLOCKS] += held
         return
-    full = computed // limits[BLOCK_SIZE]
+    full = whole_blocks(limits, computed)
     register(st, s, r, full)
     req[r, REGISTERED] = 0
     rank[s, FREE_BLOCKS] += held - full

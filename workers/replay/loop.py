@@ -1,18 +1,21 @@
 """Replay a batch on a fleet: drive the compiled event loop, answer what it asks, and hand out what happened.
 
-    replay(fleet, batch, should_stop)        one replay with every per-request moment
-    replay_many(jobs, sla, should_stop)      metrics of many candidates
-    warm()                                   compile or load everything, before a process pool forks
+replay(fleet, batch, should_stop)        one replay with every per-request moment
+replay_many(jobs, sla, should_stop)      metrics of many candidates
+warm()                                   compile or load everything, before a process pool forks
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import ReasonCode, StoppedError, StuckError, UnsupportedError
 from workers.replay import event_loop, state
-from workers.replay.arrays import build, sessions
+from workers.replay.arrays import build, facts_of, lengthen_gap_log
+from workers.replay.disaggregated import Side, mark_arrived, replay_both
 from workers.replay.drafts import extend_draws, needs_draws
 from workers.replay.fleet import Fleet, Pool
 from workers.replay.metrics import Metric, Sla
@@ -31,17 +34,16 @@ _STATUS = np.array([UNFINISHED, UNFINISHED, COMPLETED, REJECTED], dtype=np.int8)
 
 
 def replay(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None = None) -> Outcomes:
-    """Replay every request on an aggregated fleet with round-robin routing.
+    """Replay every request on a fleet with round-robin routing.
 
     Raises: StuckError when the modelled engine makes no progress, StoppedError when `should_stop` says so,
     UnsupportedError for fleets that this replay does not cover.
     """
-    pool = _pool(fleet)
-    table = step_table(pool.step_times)
-    st = build(pool, batch)
-    table.lend_to(st)
-    advance(st, pool, table, batch, should_stop)
-    return outcomes_of(st, pool, batch)
+    _refuse_router(fleet)
+    if fleet.agg is None:
+        return _outcomes_of_both(*replay_both(fleet, batch, partial(_check_stop, should_stop)), batch)
+    st = _run(fleet.agg, batch, step_table(fleet.agg.step_times), should_stop)
+    return outcomes_of(st, fleet.agg, batch)
 
 
 def replay_many(
@@ -55,13 +57,34 @@ def replay_many(
 
 
 def _summary(fleet: Fleet, batch: RequestBatch, sla: Sla | None, should_stop: ShouldStop | None) -> dict[str, Metric]:
-    pool = _pool(fleet)
+    _refuse_router(fleet)
+    if fleet.agg is None:
+        pre, dec = replay_both(fleet, batch, partial(_check_stop, should_stop))
+        mark_arrived(pre, dec)
+        return summarise(dec.st, dec.pool, sla, prefill=pre.pool)
+    pool = fleet.agg
     part, load, copies = folded(pool, batch)
     table = step_table(pool.step_times)
-    st = build(part, load)
-    table.lend_to(st)
-    advance(st, part, table, load, should_stop)
+    st = _run(part, load, table, should_stop)
     return summarise(st, pool, sla, copies)
+
+
+def _run(pool: Pool, batch: RequestBatch, table: StepTable, should_stop: ShouldStop | None) -> State:
+    """A finished replay; under a virtual-time limit a second run leaves out the token gaps of what the first left open."""
+    st = build(pool, batch)
+    advance(st, pool, table, batch, should_stop)
+    if batch.stop_after_ms is None:
+        return st
+    unfinished = st["requests"][:, state.STATUS] == state.WAITING
+    st = build(pool, batch)
+    st["requests"][:, state.SILENT] = unfinished
+    advance(st, pool, table, batch, should_stop)
+    return st
+
+
+def _refuse_router(fleet: Fleet) -> None:
+    if fleet.router is not None:
+        raise UnsupportedError(ReasonCode.REPLAY_ERROR, "the compiled replay covers round-robin fleets only")
 
 
 def warm() -> None:
@@ -73,6 +96,7 @@ def warm() -> None:
     batch = RequestBatch(start, start, one, one, 0 * one, 0 * one, None, np.array([0, 1]), 0 * one, one, one)
     replay(Fleet(agg=pool), batch)
     replay_many([(Fleet(agg=pool), batch)])
+    replay(Fleet(prefill=replace(pool, role="prefill"), decode=replace(pool, role="decode")), batch)
 
 
 def advance(
@@ -80,26 +104,28 @@ def advance(
 ) -> None:
     """Run the whole replay; open-loop replicas without sessions are independent and run one after another."""
     number = st["numbers"]
+    exact = facts_of(batch).has_few_shapes
+    table.lend_to(st, exact)
     if needs_draws(pool):
         extend_draws(st, pool)
     replicas = int(st["limits"][state.NUM_REPLICAS])
     open_loop = batch.in_flight_cap is None
-    independent = open_loop and sessions(batch).plain
+    independent = open_loop and facts_of(batch).is_plain
     if not independent:
         number[state.FIRST_REPLICA], number[state.LAST_REPLICA] = 0, replicas
         number[state.SESSION_STRIDE] = 1
         number[state.EXACT_HORIZON] = int(replicas == 1)
-        drive(st, pool, table, should_stop)
+        drive(st, pool, table, exact, should_stop)
         return
     for replica in range(replicas):
         number[state.FIRST_REPLICA], number[state.LAST_REPLICA] = replica, replica + 1
         number[state.NEXT_SESSION], number[state.SESSION_STRIDE] = replica, replicas
         number[state.EXACT_HORIZON] = 1
         st["moments"][state.NOW] = 0.0
-        drive(st, pool, table, should_stop)
+        drive(st, pool, table, exact, should_stop)
 
 
-def drive(st: State, pool: Pool, table: StepTable, should_stop: ShouldStop | None) -> None:
+def drive(st: State, pool: Pool, table: StepTable, exact: bool, should_stop: ShouldStop | None = None) -> None:
     """Call the compiled loop until it has finished, answering its questions."""
     number = st["numbers"]
     while True:
@@ -109,19 +135,23 @@ def drive(st: State, pool: Pool, table: StepTable, should_stop: ShouldStop | Non
             return
         if code == event_loop.STUCK:
             raise StuckError(ReasonCode.REPLAY_STUCK, f"no progress at {st['moments'][state.NOW]} ms")
-        question = [int(number[i]) for i in (state.MISS_N, state.MISS_A, state.MISS_B)]
+        n, a, b = (int(number[i]) for i in (state.MISS_N, state.MISS_A, state.MISS_B))
         if code == event_loop.NEED_PREFILL:
-            table.learn_prefill(*question)
-            table.lend_to(st)
+            table.learn_prefill(n, a, b)
+            table.lend_to(st, exact)
         elif code == event_loop.NEED_DECODE:
-            table.learn_decode(*question)
-            table.lend_to(st)
+            table.learn_decode(n, a, b, exact)
+            table.lend_to(st, exact)
         elif code == event_loop.NEED_DRAWS:
             extend_draws(st, pool)
         elif code == event_loop.GROW_GAPS:
-            _lengthen_gap_log(st)
-        if should_stop is not None and should_stop():
-            raise StoppedError(ReasonCode.EXCEEDED_RUNTIME, "the caller stopped the replay")
+            lengthen_gap_log(st)
+        _check_stop(should_stop)
+
+
+def _check_stop(should_stop: ShouldStop | None) -> None:
+    if should_stop is not None and should_stop():
+        raise StoppedError(ReasonCode.EXCEEDED_RUNTIME, "the caller stopped the replay")
 
 
 def outcomes_of(st: State, pool: Pool, batch: RequestBatch) -> Outcomes:
@@ -172,12 +202,13 @@ def expanded_gaps(st: State) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     return gap_ms, np.repeat(log[:, state.GAP_COUNT].astype(np.int64), repeats)
 
 
-def _lengthen_gap_log(st: State) -> None:
-    running = int(st["ranks"][:, state.NUM_RUNNING].sum()) + int(st["ranks"][:, state.REPEATS].sum())
-    st["gaps"] = np.concatenate([st["gaps"], np.zeros((len(st["gaps"]) + 2 * running, 4))])
-
-
-def _pool(fleet: Fleet) -> Pool:
-    if fleet.agg is None or fleet.router is not None:
-        raise UnsupportedError(ReasonCode.REPLAY_ERROR, "the compiled replay covers aggregated round-robin fleets only")
-    return fleet.agg
+def _outcomes_of_both(pre: Side, dec: Side, batch: RequestBatch) -> Outcomes:
+    outcomes = outcomes_of(dec.st, dec.pool, batch)
+    prefill_worker = pre.st["requests"][:, state.WORKER]
+    arrived = (outcomes.worker >= 0) | (prefill_worker >= 0)
+    return replace(
+        outcomes,
+        arrival_ms=np.where(arrived, dec.st["stamps"][:, state.ARRIVAL], np.nan),
+        prefill_worker=prefill_worker.copy(),
+        prefill_worker_s=pre.pool.replicas * outcomes.end_of_replay_ms / 1000.0,
+    )

@@ -161,8 +161,8 @@ def _grow_tree(span_offset, span_id, span_tokens, output_span, prompt, output, b
 
 
 @inner
-def _split(upper, node, depth, start, end, parent, rep, at_piece, first_span, at_offset, table, mask,
-           span_offset, span_id, span_tokens, output_span, output):  # type: ignore[no-untyped-def]  # fmt: skip
+def _split(upper, node, depth, start, end, parent, rep, at_piece, first_span, at_offset, table, mask,  # type: ignore[no-untyped-def]
+           span_offset, span_id, span_tokens, output_span, output):  # fmt: skip
     """Cut `node` at token `depth`: the new node `upper` takes its head, `node` keeps its tail."""
     slot = _slot(table, mask, parent[node], first_span[node], at_offset[node], first_span, at_offset, parent)
     r, piece, offset = rep[node], at_piece[node], at_offset[node]

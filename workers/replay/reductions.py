@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from workers.replay.arrays import sessions
+from workers.replay.arrays import facts_of
 from workers.replay.fleet import Pool
 from workers.traffic.requests import RequestBatch
 
@@ -34,8 +34,8 @@ def is_foldable(pool: Pool, batch: RequestBatch) -> bool:
         return False
     if pool.prefill_schedule_interval > 1 or (pool.backend == "sglang" and pool.attention_dp > 1):
         return False
-    identical = bool(np.ptp(batch.input_tokens) == 0 and np.ptp(batch.output_tokens) == 0)
-    return identical and sessions(batch).plain
+    facts = facts_of(batch)
+    return facts.is_uniform and facts.is_plain
 
 
 _parts: dict[tuple[int, int], tuple[RequestBatch, RequestBatch]] = {}

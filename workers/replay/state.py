@@ -20,15 +20,17 @@ A rank is one scheduler; the ranks of a replica share a clock. Global rank index
 Links are request indices, NONE ends a list.
 
 Compiled functions take one array, the address book: passing every array made each of them a function of hundreds of
-arguments, and compilation took ten minutes. `ranks_of(st)`, `requests_of(st)`, ... give the arrays back; shapes and units below.
+arguments, and compilation took ten minutes. `ranks_of(st)`, `requests_of(st)`, ... give the arrays back; shapes and
+units below.
 """
 
 from typing import Any
 
 import numpy as np
-from numba import carray, types
+from numba import from_dtype, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
 from numpy.typing import NDArray
 
 from workers.replay.compiled import inner
@@ -37,10 +39,11 @@ NONE = -1
 WAITING, DONE, REFUSED = 0, 2, 3
 VLLM, TRTLLM, SGLANG = 0, 1, 2
 
-# limits: int64 [NUM_LIMITS], the pool, the same for every rank; OWN_BY_BLOCK and below are offsets of kv_cache.
+# limits: int64 [NUM_LIMITS], the pool, the same for every rank; from OWN_BY_BLOCK on, offsets of kv_cache. BLOCK_SHIFT: log2
+# of the block size, NONE when that is no power of two.
 (BACKEND, NUM_REPLICAS, NUM_DP, NUM_BLOCKS, BLOCK_SIZE, MAX_BATCHED_TOKENS, MAX_SEQS, CACHING, CHUNKED, CONTEXT_LENGTH,
  NUM_DRAFTS, PREFILL_SCHEDULE_INTERVAL, PREFILL_DECODE_INTERVAL, EXPLICIT, RING_MASK,
- ROLE, OWN_BY_BLOCK, NUM_NODES, FIRST_COPY, NUM_COPIES, FREE_COPY, FIRST_SENTINEL, NUM_LIMITS) = range(23)  # fmt: skip
+ OWN_BY_BLOCK, NUM_NODES, FIRST_COPY, NUM_COPIES, FREE_COPY, FIRST_SENTINEL, BLOCK_SHIFT, ROLE, NUM_LIMITS) = range(24)  # fmt: skip
 AGG, PREFILL, DECODE = 0, 1, 2
 
 # ranks: int64 [ranks, NUM_RANK_COLUMNS], one row per scheduler. The columns from PHASE on are those of a replica and used
@@ -68,11 +71,12 @@ NOW, STOP_AFTER, LAST_END, NUM_MOMENTS = range(4)
 # computed. HELD: blocks (explicit). ADMISSIONS; FIRST_REUSED, MAX_REUSED: tokens. DUE_STEP: the rank's STEP at which the
 # last token comes. RESIDUE: (length - STEP) mod block. STATUS: WAITING, DONE, REFUSED. PATH_START .. OWNER_COPY: see kv_cache.
 # RESERVED_AS: number of the reservation while a handed-over request has its room but does not run yet, else 0.
+# SILENT: 1 when the token gaps of the request must not be logged (backends.explicit).
 # BEFORE, TOKENS, CHARGED, BURST, DRAFTED: see backends.explicit; other backends may use them, and SPARE_*, as they like.
 (PROMPT, OUTPUT, GENERATED, STATUS, RUN_NEXT, RUN_PREV, DUE_STEP, RESIDUE, DUE_NEXT, DUE_PREV, WAIT_NEXT, NEW_NEXT,
  YOUNG_NEXT, YOUNG, COMPUTED, HAS_NEXT, PATH_START, PATH_END, OWN_START, OWN_EXTENT, REGISTERED, OWNER_COPY,
  ADMISSIONS, FIRST_REUSED, MAX_REUSED, WORKER, DP_RANK, ASKED, HELD, BEFORE, TOKENS, CHARGED, BURST, DRAFTED,
- RESERVED_AS, SPARE_A, SPARE_B, SPARE_C, NUM_REQUEST_COLUMNS) = range(39)  # fmt: skip
+ SILENT, RESERVED_AS, SPARE_A, SPARE_B, SPARE_C, NUM_REQUEST_COLUMNS) = range(40)  # fmt: skip
 
 # stamps: float64 [R, NUM_STAMPS], ms, NaN until it happens. ARRIVAL: the open-loop clock, the release instant once released.
 ARRIVAL, DELAY, FIRST_ADMIT, FIRST_TOKEN, SECOND_TOKEN, LAST_TOKEN, END, NUM_STAMPS = range(8)
@@ -94,15 +98,18 @@ GAP_MS, GAP_COUNT, GAP_CONTEXT, GAP_STEPS = range(4)
 # acceptance float64 [NUM_DRAFTS].
 # extents int32 [E, 5], paths int32 [J, 3], copies int32 [C, 3]: see kv_cache. growth int32 [ranks * block_size], decoding
 # requests by residue. ring int32 [ranks * 2 * ring], first and last request by due step.
-# decode_table float64 [N * cells * 2], memo_keys int64 [H, 2], memo_values float64 [H], timing int64, rates float64: see step_lookup.
-# draws float64 [ranks * NUM_DRAWS]: see drafts.
+# decode_table float64 [N * cells * 2], memo_keys int64 [H, 2], memo_values float64 [H], timing int64, rates
+# float64: see step_lookup.
+# draws float64 [ranks * NUM_DRAWS]: see drafts. exact_index int32, exact_values float64: see step_lookup.
 # sgl_*: arrays of the SGLang backend alone, any layout it likes.
 BOOK = (
     "limits", "ranks", "passes", "numbers", "moments", "requests", "stamps", "sessions", "thinkers", "gaps", "acceptance",
     "extents", "paths", "copies", "growth", "ring", "decode_table", "memo_keys", "memo_values", "timing", "rates", "draws",
-    "handoffs", "lands", "targets", "sources", "transfer",
+    "exact_index", "exact_values", "handoffs", "lands", "targets", "sources", "transfer",
     "sgl_numbers", "sgl_reals", "sgl_requests", "sgl_tree", "sgl_tokens",
 )  # fmt: skip
+
+_PLACES = {name: place for place, name in enumerate(BOOK)}
 
 
 class State:
@@ -118,40 +125,48 @@ class State:
             self[name] = arrays[name]
 
     def __setitem__(self, name: str, array: NDArray[Any]) -> None:
-        assert array.flags.c_contiguous and array.dtype == _DTYPES[name], name
+        assert array.flags.c_contiguous, name
+        assert array.dtype == _DTYPES[name], name
         self._arrays[name] = array
-        self.book[BOOK.index(name)] = array.ctypes.data, len(array)
+        self.book[_PLACES[name]] = array.__array_interface__["data"][0], len(array)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._arrays[name]
 
 
-@intrinsic
-def _pointer(_context, address):  # type: ignore[no-untyped-def]
-    """The address as an untyped pointer."""
-
-    def code(_context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(address), code
-
-
 def _accessor(name: str, dtype: type, columns: int = 0) -> Any:
-    """Compiled function that gives back the array `name` of an address book, [n] or [n, columns]."""
-    place = BOOK.index(name)
-    if columns == 0:
+    """Compiled function that gives back the array `name` of an address book, [n] or [n, columns].
 
-        @inner
-        def vector(st):  # type: ignore[no-untyped-def]
-            return carray(_pointer(st[place, 0]), (st[place, 1],), dtype)
+    An intrinsic, because compiled functions without reference counts may not return arrays.
+    """
+    place = 2 * BOOK.index(name)
+    item = np.dtype(dtype)
+    array_type = types.Array(from_dtype(item), 2 if columns else 1, "C")
 
-        return vector
+    @intrinsic
+    def view(_typing: Any, st: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            book = make_array(signature.args[0])(context, builder, arguments[0]).data  # type: ignore[no-untyped-call]
+            address, rows = (
+                builder.load(cgutils.gep(builder, book, place + i))  # type: ignore[no-untyped-call]
+                for i in (0, 1)
+            )
+            itemsize = context.get_constant(types.intp, item.itemsize)
+            array = make_array(array_type)(context, builder)  # type: ignore[no-untyped-call]
+            shape, strides = [rows], [itemsize]
+            if columns:
+                shape.append(context.get_constant(types.intp, columns))
+                strides.insert(0, context.get_constant(types.intp, item.itemsize * columns))
+            pointer = context.get_data_type(array_type.dtype).as_pointer()
+            data = builder.inttoptr(address, pointer)
+            populate_array(  # type: ignore[no-untyped-call]
+                array, data=data, shape=shape, strides=strides, itemsize=itemsize, meminfo=None
+            )
+            return array._getvalue()
 
-    @inner
-    def matrix(st):  # type: ignore[no-untyped-def]
-        return carray(_pointer(st[place, 0]), (st[place, 1], columns), dtype)
+        return array_type(st), code
 
-    return matrix
+    return view
 
 
 _I4, _I8, _F8 = np.int32, np.int64, np.float64
@@ -161,6 +176,7 @@ SHAPES = {
     "thinkers": (_F8, 2), "gaps": (_F8, 4), "acceptance": (_F8, 0), "extents": (_I4, 5), "paths": (_I4, 3),
     "copies": (_I4, 3), "growth": (_I4, 0), "ring": (_I4, 0), "decode_table": (_F8, 0), "memo_keys": (_I8, 2),
     "memo_values": (_F8, 0), "timing": (_I8, 0), "rates": (_F8, 0), "draws": (_F8, 0),
+    "exact_index": (_I4, 0), "exact_values": (_F8, 0),
     "handoffs": (_I8, NUM_HANDOFF_COLUMNS), "lands": (_F8, 0), "targets": (_I8, NUM_TARGET_COLUMNS),
     "sources": (_I8, NUM_SOURCE_COLUMNS), "transfer": (_F8, 0), "sgl_numbers": (_I8, 0), "sgl_reals": (_F8, 0),
     "sgl_requests": (_I8, 0), "sgl_tree": (_I8, 0), "sgl_tokens": (_I8, 0),
@@ -172,11 +188,35 @@ _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
     _accessor(name, *SHAPES[name]) for name in BOOK[:11]
 )  # fmt: skip
 (extents_of, paths_of, copies_of, growth_of, ring_of, decode_table_of, memo_keys_of, memo_values_of, timing_of,
- rates_of, draws_of) = (
-    _accessor(name, *SHAPES[name]) for name in BOOK[11:22]
+ rates_of, draws_of, exact_index_of, exact_values_of) = (
+    _accessor(name, *SHAPES[name]) for name in BOOK[11:24]
 )  # fmt: skip
-handoffs_of, lands_of, targets_of, sources_of, transfer_of = (_accessor(name, *SHAPES[name]) for name in BOOK[22:27])
-sgl_numbers_of, sgl_reals_of, sgl_requests_of, sgl_tree_of, sgl_tokens_of = (_accessor(name, *SHAPES[name]) for name in BOOK[27:])
+handoffs_of, lands_of, targets_of, sources_of, transfer_of = (_accessor(name, *SHAPES[name]) for name in BOOK[24:29])
+sgl_numbers_of, sgl_reals_of, sgl_requests_of, sgl_tree_of, sgl_tokens_of = (
+    _accessor(name, *SHAPES[name]) for name in BOOK[29:]
+)
+
+
+@inner
+def whole_blocks(limits, tokens):  # type: ignore[no-untyped-def]
+    """Full blocks among `tokens` tokens. A shift where possible: divisions took a quarter of the time."""
+    if limits[BLOCK_SHIFT] >= 0:
+        return tokens >> limits[BLOCK_SHIFT]
+    return tokens // limits[BLOCK_SIZE]
+
+
+@inner
+def blocks_for(limits, tokens):  # type: ignore[no-untyped-def]
+    """Blocks that hold `tokens` tokens."""
+    return whole_blocks(limits, tokens + limits[BLOCK_SIZE] - 1)
+
+
+@inner
+def beyond_block(limits, tokens):  # type: ignore[no-untyped-def]
+    """tokens modulo the block size."""
+    if limits[BLOCK_SHIFT] >= 0:
+        return tokens & (limits[BLOCK_SIZE] - 1)
+    return tokens % limits[BLOCK_SIZE]
 
 
 @inner

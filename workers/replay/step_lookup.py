@@ -5,7 +5,8 @@ that is not. Unknown durations are NaN: the loop then asks the host, which fills
 
 timing: int64 [NUM_TIMING]. rates: float64 [NUM_RATES]. decode_table: float64 [NUM_ROWS, NUM_CELLS, 2], row n: ms at the
 start of a cell of context lengths and ms per further token. memo_keys: int64 [H, 2], first NONE when empty: (n << 32 | isl,
-prefix) of a prefill, (DECODE_TAG | n, context sum) of a decode pass; memo_values: float64 [H], ms.
+prefix) of a prefill, (DECODE_TAG | n, context sum) of a decode pass; memo_values: float64 [H], ms. exact_index: int32
+[EXACT_ROWS, EXACT_WIDTH], chunk of batch size n and context // CHUNK, or NONE; exact_values: float64 [chunks, CHUNK], ms.
 """
 
 import math
@@ -19,6 +20,8 @@ from workers.replay.state import (
     MISS_N,
     NONE,
     decode_table_of,
+    exact_index_of,
+    exact_values_of,
     memo_keys_of,
     memo_values_of,
     numbers_of,
@@ -27,8 +30,8 @@ from workers.replay.state import (
 )
 from workers.timing.polynomial import DECODE_COEFFICIENTS, PREFILL_COEFFICIENTS
 
-CONSTANT, POLYNOMIAL, KNOTS, MEMO = 0, 1, 2, 3
-TIMING, HASH_MASK, HASH_USED, NUM_ROWS, NUM_TIMING = range(5)
+CONSTANT, POLYNOMIAL, KNOTS, MEMO, EXACT = range(5)
+TIMING, HASH_MASK, HASH_USED, NUM_ROWS, EXACT_ROWS, EXACT_WIDTH, EXACT_CHUNKS, NUM_TIMING = range(8)
 PREFILL_MS, DECODE_MS, POOL_TOKENS, NUM_RATES = range(4)
 
 FINE = 32
@@ -36,6 +39,8 @@ FINE = 32
 CELLS_PER_OCTAVE = 16
 NUM_CELLS = FINE + CELLS_PER_OCTAVE * 17
 DECODE_TAG = 1 << 62
+CHUNK_BITS = 7
+CHUNK = 1 << CHUNK_BITS
 
 _P2, _P1, _P0 = PREFILL_COEFFICIENTS
 _D2, _D1, _D0 = DECODE_COEFFICIENTS
@@ -120,13 +125,57 @@ def decode_duration(st, n, context_sum):  # type: ignore[no-untyped-def]
         return _whole_nanoseconds(max(1.0, _D2 * (used * used) + _D1 * used + _D0))
     if kind[TIMING] == MEMO:
         return _memo(st, DECODE_TAG | n, context_sum)
+    context = context_sum // n
+    if kind[TIMING] == EXACT:
+        place = exact_place(st, n, context)
+        return math.nan if place == NONE else exact_values_of(st)[place]
     if n >= kind[NUM_ROWS]:
         return math.nan
-    context = context_sum // n
     cell, start, _ = cell_of(context)
     table = decode_table_of(st)
     place = 2 * (n * NUM_CELLS + cell)
     return table[place] + table[place + 1] * (context - start)
+
+
+@inner
+def exact_place(st, n, context):  # type: ignore[no-untyped-def]
+    """Place in exact_values of n requests with a mean context, NONE when its chunk is unknown."""
+    kind = timing_of(st)
+    chunk = context >> CHUNK_BITS
+    if n >= kind[EXACT_ROWS] or chunk >= kind[EXACT_WIDTH]:
+        return NONE
+    number = np.int64(exact_index_of(st)[n * kind[EXACT_WIDTH] + chunk])
+    return NONE if number == NONE else (number << CHUNK_BITS) + (context & (CHUNK - 1))
+
+
+@inner
+def _walk_exact(st, n, context_sum, steps, start, horizon):  # type: ignore[no-untyped-def]
+    """`walk` by exact durations."""
+    values = exact_values_of(st)
+    mean = context_sum // n
+    now = start
+    first = start
+    done = 0
+    while done < steps:
+        place = exact_place(st, n, mean + done)
+        stop = done
+        if place != NONE:
+            stop = min(steps, done + CHUNK - ((mean + done) & (CHUNK - 1)))
+        if stop == done or math.isnan(values[place]):
+            _note_unknown(st, n, context_sum + done * n, steps - done)
+            return 0, first, now
+        if done == 0:
+            first = now + values[place]
+        while done < stop:
+            duration = values[place]
+            if math.isnan(duration):
+                break
+            now += duration
+            place += 1
+            done += 1
+            if now >= horizon:
+                return done, first, now
+    return done, first, now
 
 
 @inner
@@ -146,6 +195,8 @@ def walk(st, n, context_sum, steps, start, horizon):  # type: ignore[no-untyped-
             if now >= horizon:
                 return done, first, now
         return steps, first, now
+    if kind[TIMING] == EXACT:
+        return _walk_exact(st, n, context_sum, steps, start, horizon)
     if kind[TIMING] != KNOTS:
         for done in range(1, steps + 1):
             duration = decode_duration(st, n, context_sum + (done - 1) * n)

@@ -1,8 +1,9 @@
 """Step times as tables a compiled replay can read, filled on demand by exact calls.
 
-Fixed and polynomial timing need no table. Other timing is asked once per distinct prefill (n, isl, prefix). Decode
-times are asked at knots, 16 per octave of mean context for every batch size that occurs, and interpolated between them,
-when the model says that they depend on (n, mean context) only (`decode_row`); else once per distinct (n, total).
+Fixed and polynomial timing need no table. Other timing is asked once per distinct prefill (n, isl, prefix). Where the
+model says that decode times depend on (n, mean context) only (`decode_row`), they are asked one by one for batches of few
+distinct request shapes, which visit few contexts; for others (traces) at knots, 16 per octave of mean context for every
+batch size that occurs, and interpolated between them. Other models are asked once per distinct (n, context sum).
 One table serves every replay with the same StepTimes object. Source: kernel specification, section 4.
 """
 
@@ -15,9 +16,14 @@ from numpy.typing import NDArray
 from workers.replay.fleet import StepTimes
 from workers.replay.state import NONE, State
 from workers.replay.step_lookup import (
+    CHUNK,
     CONSTANT,
     DECODE_MS,
     DECODE_TAG,
+    EXACT,
+    EXACT_CHUNKS,
+    EXACT_ROWS,
+    EXACT_WIDTH,
     HASH_MASK,
     HASH_USED,
     KNOTS,
@@ -36,8 +42,8 @@ from workers.replay.step_lookup import (
 from workers.timing.fixed import FixedTimes
 from workers.timing.polynomial import PolynomialTimes
 
-_ARRAYS = ("timing", "rates", "decode", "keys", "values")
-_MEMO_AHEAD = 64
+_ARRAYS = ("timing", "rates", "decode", "exact_index", "exact_values", "keys", "values")
+_AHEAD = 64
 _KEPT_TABLES = 256
 
 
@@ -68,12 +74,19 @@ class StepTable:
             self.rates[POOL_TOKENS] = source.pool_tokens
         self.timing[HASH_MASK] = 255
         self.decode = np.zeros((0, NUM_CELLS, 2))
+        self.exact_index = np.full((0, 64), NONE, dtype=np.int32)
+        self.exact_values = np.full((0, CHUNK), np.nan)
         self.keys = np.full((256, 2), NONE, dtype=np.int64)
         self.values = np.zeros(256)
 
-    def lend_to(self, st: State) -> None:
-        """Make a replay read these tables as they are now."""
-        st["timing"], st["rates"] = self.timing, self.rates
+    def lend_to(self, st: State, exact: bool) -> None:
+        """Make a replay read these tables as they are now; decode times asked one by one if `exact`, else interpolated."""
+        timing = self.timing
+        if exact and timing[TIMING] == KNOTS:
+            timing = timing.copy()
+            timing[TIMING] = EXACT
+        st["timing"], st["rates"] = timing, self.rates
+        st["exact_index"], st["exact_values"] = self.exact_index.reshape(-1), self.exact_values.reshape(-1)
         st["decode_table"] = self.decode.reshape(-1)
         st["memo_keys"], st["memo_values"] = self.keys, self.values
 
@@ -81,11 +94,14 @@ class StepTable:
         """Ask one prefill time, ms."""
         self._insert((n << 32) | isl, prefix, self.source.prefill_ms(n, isl, prefix))
 
-    def learn_decode(self, n: int, context_sum: int, steps: int) -> None:
+    def learn_decode(self, n: int, context_sum: int, steps: int, exact: bool) -> None:
         """Ask what `steps` decode passes of n requests need, context sums `context_sum`, `context_sum + n`, ..."""
         if self.timing[TIMING] == MEMO:
-            for total in range(context_sum, context_sum + n * min(steps, _MEMO_AHEAD), n):
+            for total in range(context_sum, context_sum + n * min(steps, _AHEAD), n):
                 self._insert(DECODE_TAG | n, total, self.source.decode_ms(n, total, total // n))
+            return
+        if exact:
+            self._learn_exact(n, context_sum // n, min(steps, _AHEAD))
             return
         self._make_row(n)
         context, last = context_sum // n, context_sum // n + steps - 1
@@ -123,7 +139,7 @@ class StepTable:
         table = cls(source)
         for name in _ARRAYS:
             stored = np.array(arrays[name])
-            if stored.dtype != getattr(table, name).dtype or stored.shape[1:] != getattr(table, name).shape[1:]:
+            if stored.dtype != getattr(table, name).dtype or stored.ndim != getattr(table, name).ndim:
                 raise ValueError(f"step table of another layout: {name}")
             setattr(table, name, stored)
         return table
@@ -152,6 +168,34 @@ class StepTable:
             more = np.full((max(n + 1 - rows, rows, 64), NUM_CELLS, 2), np.nan)
             self.decode = np.concatenate([self.decode, more])
             self.timing[NUM_ROWS] = len(self.decode)
+
+    def _learn_exact(self, n: int, context: int, steps: int) -> None:
+        source = self.source
+        assert isinstance(source, KnotTimes)
+        first, last = context // CHUNK, (context + steps - 1) // CHUNK
+        self._widen_index(n + 1, last + 1)
+        for chunk in range(first, last + 1):
+            if self.exact_index[n, chunk] == NONE:
+                used = int(self.timing[EXACT_CHUNKS])
+                if used == len(self.exact_values):
+                    self.exact_values = np.concatenate([self.exact_values, np.full((max(64, used), CHUNK), np.nan)])
+                self.exact_index[n, chunk] = used
+                self.timing[EXACT_CHUNKS] += 1
+            begin, end = max(context, chunk * CHUNK), min(context + steps, (chunk + 1) * CHUNK)
+            row = self.exact_values[self.exact_index[n, chunk]]
+            wanted = np.arange(begin, end)
+            wanted = wanted[np.isnan(row[wanted - chunk * CHUNK])]
+            if wanted.size:
+                row[wanted - chunk * CHUNK] = source.decode_row(n, wanted) / 1e6
+
+    def _widen_index(self, rows: int, width: int) -> None:
+        have_rows, have_width = self.exact_index.shape
+        if rows > have_rows or width > have_width:
+            shape = (max(have_rows, 2 * rows) if rows > have_rows else have_rows, max(have_width, width))
+            wider = np.full(shape, NONE, dtype=np.int32)
+            wider[:have_rows, :have_width] = self.exact_index
+            self.exact_index = wider
+        self.timing[EXACT_ROWS], self.timing[EXACT_WIDTH] = self.exact_index.shape
 
     def _fill(self, n: int, cells: list[tuple[int, int, int]]) -> None:
         source = self.source

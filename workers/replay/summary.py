@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.replay import state
-from workers.replay.compiled import entry, inner
+from workers.replay.compiled import allocating, entry, inner
 from workers.replay.fleet import Pool
 from workers.replay.metrics import PERCENTILES, STATISTICS, Metric, Sla
 from workers.replay.state import (
@@ -34,13 +34,14 @@ from workers.replay.state import (
     WORKER,
     State,
     decode_table_of,
+    exact_values_of,
     gaps_of,
     numbers_of,
     requests_of,
     stamps_of,
     timing_of,
 )
-from workers.replay.step_lookup import KNOTS, NUM_CELLS, TIMING, cell_of, decode_duration
+from workers.replay.step_lookup import CHUNK, EXACT, KNOTS, NUM_CELLS, TIMING, cell_of, decode_duration, exact_place
 
 _QUANTILES = np.array(list(PERCENTILES.values()))
 _NUM_STATISTICS = len(STATISTICS)
@@ -51,8 +52,13 @@ _DISTRIBUTION_KEYS = tuple(f"{statistic}_{stem}" for stem in _STEMS for statisti
 _BIN_SHIFT = 42
 
 
-def summarise(st: State, pool: Pool, sla: Sla | None, copies: int = 1) -> dict[str, Metric]:
-    """Every key of the trace report; `pool` is the whole fleet, of which the replay has run one `copies`-th."""
+def summarise(
+    st: State, pool: Pool, sla: Sla | None, copies: int = 1, prefill: Pool | None = None
+) -> dict[str, Metric]:
+    """Every key of the trace report; `pool` is the whole fleet, of which the replay has run one `copies`-th.
+
+    With a `prefill` pool, `st` and `pool` are those of the decode role.
+    """
     counts = np.zeros(_NUM_COUNTS)
     statistics = np.zeros((len(_STEMS), _NUM_STATISTICS))
     bounds = np.array([np.nan if bound is None else bound for bound in _bounds(sla)])
@@ -61,7 +67,7 @@ def summarise(st: State, pool: Pool, sla: Sla | None, copies: int = 1) -> dict[s
     stop = float(st["moments"][state.STOP_AFTER])
     if not math.isinf(stop) and counts[_COMPLETED] < len(st["requests"]) and _is_unfinished(st):
         end = stop
-    return _report(counts.tolist(), statistics, st, pool, sla is not None, copies, end)
+    return _report(counts.tolist(), statistics, st, (pool, prefill), sla is not None, copies, end)
 
 
 def _bounds(sla: Sla | None) -> tuple[float | None, float | None, float | None]:
@@ -73,11 +79,14 @@ def _is_unfinished(st: State) -> bool:
 
 
 def _report(
-    counts: list[float], statistics: NDArray[np.float64], st: State, pool: Pool, with_sla: bool, copies: int, end: float
-) -> dict[str, Metric]:
+    counts: list[float], statistics: NDArray[np.float64], st: State, pools: tuple[Pool, Pool | None],
+    with_sla: bool, copies: int, end: float,
+) -> dict[str, Metric]:  # fmt: skip
+    pool, prefill = pools
     completed, prompt_tokens, output_tokens = (int(counts[i]) for i in (_COMPLETED, _INPUT, _OUTPUT))
     duration_s = max(counts[_LAST_END] / 1000.0, 1e-9) if completed else None
     worker_s = pool.replicas * end / 1000.0
+    prefill_s, prefill_gpus = (prefill.replicas * end / 1000.0, prefill.gpus_per_replica) if prefill else (0.0, 0)
 
     def per_second(amount: float) -> float | None:
         return None if duration_s is None else amount / duration_s
@@ -94,11 +103,11 @@ def _report(
         "input_throughput_tok_s": per_second(prompt_tokens),
         "output_throughput_tok_s": per_second(output_tokens),
         "total_throughput_tok_s": per_second(prompt_tokens + output_tokens),
-        "prefill_worker_seconds": 0.0,
+        "prefill_worker_seconds": prefill_s,
         "decode_worker_seconds": worker_s,
-        "prefill_gpus_per_worker": 0,
+        "prefill_gpus_per_worker": prefill_gpus,
         "decode_gpus_per_worker": pool.gpus_per_replica,
-        "gpu_hours": worker_s * pool.gpus_per_replica / 3600.0,
+        "gpu_hours": (prefill_s * prefill_gpus + worker_s * pool.gpus_per_replica) / 3600.0,
         "prefix_cache_reused_ratio": counts[_MAX_REUSE] / prompt_tokens if prompt_tokens else None,
         "first_admission_prefix_cache_reused_ratio": counts[_FIRST_REUSE] / prompt_tokens if prompt_tokens else None,
         "num_ttft_samples": int(counts[_WITH_TOKEN]),
@@ -232,7 +241,7 @@ def _select(values, low, rank):  # type: ignore[no-untyped-def]
             return
 
 
-@inner
+@allocating
 def _describe_gaps(st, copies, quantiles, gap_out, rate_out):  # type: ignore[no-untyped-def]
     """Statistics of all token gaps and of the rates 1000 / gap of those above zero; returns the number of gaps."""
     gap_log = gaps_of(st)
@@ -241,7 +250,7 @@ def _describe_gaps(st, copies, quantiles, gap_out, rate_out):  # type: ignore[no
     rate_out[:] = math.nan
     if used == 0:
         return 0
-    longest_entry = 1
+    longest_entry = np.int64(1)
     for i in range(used):
         longest_entry = max(longest_entry, np.int64(gap_log[i, GAP_STEPS]))
     buffer = np.empty(longest_entry)
@@ -307,13 +316,24 @@ def _gaps_of_entry(st, gap_log, i, buffer):  # type: ignore[no-untyped-def]
         buffer[0] = gap_log[i, GAP_MS]
         return 1
     n, context_sum = np.int64(gap_log[i, GAP_COUNT]), np.int64(gap_log[i, GAP_CONTEXT])
+    if timing_of(st)[TIMING] == EXACT:
+        values = exact_values_of(st)
+        mean = context_sum // n
+        done = np.int64(0)
+        while done < steps:
+            place = exact_place(st, n, mean + done)
+            stop = min(steps, done + CHUNK - ((mean + done) & (CHUNK - 1)))
+            for j in range(done, stop):
+                buffer[j] = values[place + j - done]
+            done = np.int64(stop)
+        return steps
     if timing_of(st)[TIMING] != KNOTS:
         for j in range(steps):
             buffer[j] = decode_duration(st, n, context_sum + j * n)
         return steps
     table = decode_table_of(st)
     mean = context_sum // n
-    done = 0
+    done = np.int64(0)
     while done < steps:
         cell, cell_start, width = cell_of(mean + done)
         place = 2 * (n * NUM_CELLS + cell)
@@ -322,7 +342,7 @@ def _gaps_of_entry(st, gap_log, i, buffer):  # type: ignore[no-untyped-def]
         stop = min(steps, done + width - offset)
         for j in range(done, stop):
             buffer[j] = value + slope * (offset + j - done)
-        done = stop
+        done = np.int64(stop)
     return steps
 
 
@@ -332,7 +352,7 @@ def _bin_of(gap):  # type: ignore[no-untyped-def]
     return np.float64(gap).view(np.int64) >> _BIN_SHIFT
 
 
-@inner
+@allocating
 def _gaps_at_ranks(st, gap_log, used, buffer, least, most, wanted):  # type: ignore[no-untyped-def]
     """The gaps at 0-based ranks of the sorted multiset."""
     positive_base = _bin_of(least) if least > 0.0 else np.int64(0)
@@ -348,13 +368,17 @@ def _gaps_at_ranks(st, gap_log, used, buffer, least, most, wanted):  # type: ign
     num_bins = _bin_of(most) - positive_base + 1 if most > 0.0 else 1
     weights = np.zeros(num_bins, dtype=np.int64)
     entries = np.zeros(num_bins, dtype=np.int64)
+    entry_bins = np.empty((used, 2), dtype=np.int32)
     for i in range(used):
         steps = _gaps_of_entry(st, gap_log, i, buffer)
         weight = np.int64(gap_log[i, GAP_COUNT])
+        first, last = num_bins, 0
         for j in range(steps):
             at = _bin_of(buffer[j]) - positive_base if buffer[j] > 0.0 else 0
             weights[at] += weight
             entries[at] += 1
+            first, last = min(first, at), max(last, at)
+        entry_bins[i, 0], entry_bins[i, 1] = first, last
     is_wanted = np.zeros(num_bins, dtype=np.bool_)
     skipped = np.zeros(num_bins, dtype=np.int64)
     for rank in wanted:
@@ -365,7 +389,9 @@ def _gaps_at_ranks(st, gap_log, used, buffer, least, most, wanted):  # type: ign
                 break
             below += weights[at]
     size, passed = 0, 0
+    wanted_before = np.zeros(num_bins + 1, dtype=np.int32)
     for at in range(num_bins):
+        wanted_before[at + 1] = wanted_before[at] + (1 if is_wanted[at] else 0)
         if is_wanted[at]:
             size += entries[at]
         else:
@@ -375,6 +401,8 @@ def _gaps_at_ranks(st, gap_log, used, buffer, least, most, wanted):  # type: ign
     heavy = np.empty(size, dtype=np.int64)
     size = 0
     for i in range(used):
+        if not _is_any(wanted_before, entry_bins[i, 0], entry_bins[i, 1]):
+            continue
         steps = _gaps_of_entry(st, gap_log, i, buffer)
         for j in range(steps):
             at = _bin_of(buffer[j]) - positive_base if buffer[j] > 0.0 else 0
@@ -390,6 +418,11 @@ def _gaps_at_ranks(st, gap_log, used, buffer, least, most, wanted):  # type: ign
             at += 1
         found[i] = _weighted_select(gaps, heavy, wanted[i] - skipped[at])
     return found
+
+
+@inner
+def _is_any(wanted_before, first, last):  # type: ignore[no-untyped-def]
+    return wanted_before[last + 1] > wanted_before[first]
 
 
 @inner

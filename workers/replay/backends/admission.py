@@ -3,7 +3,6 @@
 Source: engine specification, sections 3.2, 3.3, 4.4, 4.7, 5 and 6.
 """
 
-
 from workers.replay.compiled import inner
 from workers.replay.kv_cache import match, pin, release, take
 from workers.replay.state import (
@@ -34,6 +33,7 @@ from workers.replay.state import (
     STATUS,
     TRTLLM,
     WAIT_NEXT,
+    blocks_for,
     finish,
     limits_of,
     note_admission,
@@ -43,6 +43,7 @@ from workers.replay.state import (
     run_append,
     run_remove,
     wait_pop,
+    whole_blocks,
 )
 
 
@@ -56,7 +57,7 @@ def can_never_run(st, r):  # type: ignore[no-untyped-def]
     size = limits[BLOCK_SIZE]
     if limits[BACKEND] == TRTLLM:
         return prompt >= limits[NUM_BLOCKS] * size
-    return req[r, GENERATED] == 0 and (prompt + size - 1) // size > limits[NUM_BLOCKS]
+    return req[r, GENERATED] == 0 and blocks_for(limits, prompt) > limits[NUM_BLOCKS]
 
 
 @inner
@@ -67,8 +68,8 @@ def find(st, s, r, length):  # type: ignore[no-untyped-def]
     """
     limits = limits_of(st)
     if limits[BACKEND] == TRTLLM:
-        return match(st, s, r, length // limits[BLOCK_SIZE])
-    found, held = match(st, s, r, max(0, length - 1) // limits[BLOCK_SIZE])
+        return match(st, s, r, whole_blocks(limits, length))
+    found, held = match(st, s, r, whole_blocks(limits, max(0, length - 1)))
     if limits[NUM_DRAFTS] > 0 and found > 0:
         return match(st, s, r, found - 1)
     return found, held
@@ -78,12 +79,11 @@ def find(st, s, r, length):  # type: ignore[no-untyped-def]
 def is_admissible(st, s, r, length, held):  # type: ignore[no-untyped-def]
     """vLLM: the known sequence fits now. TensorRT-LLM: it and all running ones fit until their last token."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    size = limits[BLOCK_SIZE]
     available = rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]
     if limits[BACKEND] == TRTLLM:
-        need = (req[r, PROMPT] + req[r, OUTPUT] + size - 1) // size
+        need = blocks_for(limits, req[r, PROMPT] + req[r, OUTPUT])
         return need - held <= available - (rank[s, RESERVED_BLOCKS] - rank[s, HELD_BLOCKS])
-    return (length + size - 1) // size - held <= available
+    return blocks_for(limits, length) - held <= available
 
 
 @inner
@@ -113,10 +113,10 @@ def enter(st, s, r, found, tokens, now):  # type: ignore[no-untyped-def]
         pin(st, s, r, found)
     else:
         req[r, REGISTERED] = 0
-    blocks = (found * size + tokens + size - 1) // size
+    blocks = blocks_for(limits, found * size + tokens)
     take(st, s, blocks - found)
     rank[s, HELD_BLOCKS] += blocks
-    rank[s, RESERVED_BLOCKS] += (req[r, PROMPT] + req[r, OUTPUT] + size - 1) // size
+    rank[s, RESERVED_BLOCKS] += blocks_for(limits, req[r, PROMPT] + req[r, OUTPUT])
 
 
 @inner
@@ -131,6 +131,7 @@ def refuse(st, s, r):  # type: ignore[no-untyped-def]
 
 @inner
 def finish_refused(st, s, end):  # type: ignore[no-untyped-def]
+    """Requests refused in this pass end with it."""
     rank, req = ranks_of(st), requests_of(st)
     r = rank[s, REFUSED_HEAD]
     while r != NONE:
@@ -141,18 +142,11 @@ def finish_refused(st, s, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def held_blocks(st, computed):  # type: ignore[no-untyped-def]
-    """Blocks of a request that has computed so many tokens."""
-    size = limits_of(st)[BLOCK_SIZE]
-    return (computed + size - 1) // size
-
-
-@inner
 def keep_source(st, s, r, held):  # type: ignore[no-untyped-def]
     """Prompt r keeps its `held` blocks until the destination runs; TensorRT-LLM takes room for a token more if it can."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     if limits[BACKEND] == TRTLLM:
-        more = held_blocks(st, req[r, PROMPT] + 1) - held
+        more = blocks_for(limits, req[r, PROMPT] + 1) - held
         if 0 < more <= rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]:
             take(st, s, more)
             held += more
@@ -163,10 +157,9 @@ def keep_source(st, s, r, held):  # type: ignore[no-untyped-def]
 def leave(st, s, r, computed, held, end):  # type: ignore[no-untyped-def]
     """Running request r is complete: give back its `held` blocks, or keep them for the hand-over of its prompt."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    size = limits[BLOCK_SIZE]
     run_remove(st, s, r)
     rank[s, HELD_BLOCKS] -= held
-    rank[s, RESERVED_BLOCKS] -= (req[r, PROMPT] + req[r, OUTPUT] + size - 1) // size
+    rank[s, RESERVED_BLOCKS] -= blocks_for(limits, req[r, PROMPT] + req[r, OUTPUT])
     if limits[ROLE] == PREFILL:
         keep_source(st, s, r, held)
     else:

@@ -26,12 +26,14 @@ from workers.replay.state import (
     WAIT_HEAD,
     WAIT_NEXT,
     WAIT_TAIL,
+    blocks_for,
     limits_of,
     note_admission,
     numbers_of,
     ranks_of,
     requests_of,
     run_append,
+    whole_blocks,
 )
 
 
@@ -48,7 +50,6 @@ def cached_at_destination(st, s, r):  # type: ignore[no-untyped-def]
 def reserve(st, s, r):  # type: ignore[no-untyped-def]
     """Give prompt r its blocks on decode rank s; returns the tokens cached there already, NONE if it must wait."""
     limits, rank, number, req = limits_of(st), ranks_of(st), numbers_of(st), requests_of(st)
-    size = limits[BLOCK_SIZE]
     found, fits = cached_at_destination(st, s, r)
     if not fits:
         return NONE
@@ -56,21 +57,21 @@ def reserve(st, s, r):  # type: ignore[no-untyped-def]
         pin(st, s, r, found)
     else:
         req[r, REGISTERED] = 0
-    blocks = (req[r, PROMPT] + size - 1) // size
+    blocks = blocks_for(limits, req[r, PROMPT])
     take(st, s, blocks - found)
     req[r, HELD] = blocks
     rank[s, HELD_BLOCKS] += blocks
-    rank[s, RESERVED_BLOCKS] += (req[r, PROMPT] + req[r, OUTPUT] + size - 1) // size
+    rank[s, RESERVED_BLOCKS] += blocks_for(limits, req[r, PROMPT] + req[r, OUTPUT])
     number[NUM_RESERVED] += 1
     req[r, RESERVED_AS] = number[NUM_RESERVED]
-    return found * size
+    return found * limits[BLOCK_SIZE]
 
 
 @inner
 def activate(st, s, r):  # type: ignore[no-untyped-def]
     """The KV of request r has landed on rank s: its full blocks can be found, and it may run from the next pass on."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    register(st, s, r, req[r, PROMPT] // limits[BLOCK_SIZE])
+    register(st, s, r, whole_blocks(limits, req[r, PROMPT]))
     before, after = NONE, rank[s, WAIT_HEAD]
     while after != NONE and req[after, RESERVED_AS] < req[r, RESERVED_AS]:
         before, after = after, req[after, WAIT_NEXT]

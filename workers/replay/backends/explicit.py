@@ -7,7 +7,6 @@ tokens it may emit at the end of this pass, 0 when it emits none; `asked` is its
 Source: engine specification, sections 3, 4, 8 and 9.
 """
 
-
 from workers.replay.backends.admission import (
     bill_prompt,
     can_never_run,
@@ -62,8 +61,10 @@ from workers.replay.state import (
     RUN_NEXT,
     RUN_TAIL,
     SECOND_TOKEN,
+    SILENT,
     TOKENS,
     TRTLLM,
+    blocks_for,
     limits_of,
     log_gap,
     ranks_of,
@@ -71,6 +72,7 @@ from workers.replay.state import (
     run_remove,
     stamps_of,
     wait_push_front,
+    whole_blocks,
 )
 
 
@@ -173,7 +175,7 @@ def _admit(st, s, now, budget, defer):  # type: ignore[no-untyped-def]
         if (missing > budget and limits[CHUNKED] == 0) or (missing > 0 and tokens == 0):
             return
         enter(st, s, r, found, tokens, now)
-        req[r, HELD] = (found * size + tokens + size - 1) // size
+        req[r, HELD] = blocks_for(limits, found * size + tokens)
         _schedule(st, s, r, found * size, tokens, tokens)
         budget -= tokens
 
@@ -185,16 +187,15 @@ def _schedule(st, s, r, before, tokens, charge):  # type: ignore[no-untyped-def]
     req[r, TOKENS] = tokens
     req[r, CHARGED] = charge
     req[r, COMPUTED] = before + tokens
-    register(st, s, r, req[r, COMPUTED] // limits[BLOCK_SIZE])
+    register(st, s, r, whole_blocks(limits, req[r, COMPUTED]))
 
 
 @inner
 def _grow(st, s, r, tokens):  # type: ignore[no-untyped-def]
     """Room for `tokens`, at the cost of the most recently admitted: (r keeps running, any preempted, budget returned)."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    size = limits[BLOCK_SIZE]
     lost, refund = False, 0
-    fresh = max(0, (tokens + size - 1) // size - req[r, HELD])
+    fresh = max(0, blocks_for(limits, tokens) - req[r, HELD])
     while fresh > rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]:
         victim = rank[s, RUN_TAIL]
         lost = True
@@ -213,11 +214,10 @@ def _grow(st, s, r, tokens):  # type: ignore[no-untyped-def]
 def _preempt(st, s, victim):  # type: ignore[no-untyped-def]
     """Recompute later: drop its blocks, keep its tokens, put it first in the queue, undo its work of this pass."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    size = limits[BLOCK_SIZE]
     run_remove(st, s, victim)
     release(st, s, victim, req[victim, COMPUTED], req[victim, HELD])
     rank[s, HELD_BLOCKS] -= req[victim, HELD]
-    rank[s, RESERVED_BLOCKS] -= (req[victim, PROMPT] + req[victim, OUTPUT] + size - 1) // size
+    rank[s, RESERVED_BLOCKS] -= blocks_for(limits, req[victim, PROMPT] + req[victim, OUTPUT])
     req[victim, COMPUTED] = 0
     req[victim, HELD] = 0
     req[victim, TOKENS] = NONE
@@ -290,7 +290,7 @@ def _bill_decodes(st, s):  # type: ignore[no-untyped-def]
 def commit(st, s, end):  # type: ignore[no-untyped-def]
     """The pass ended: everyone due emits its token or burst; finished requests leave in running order."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    size, context = limits[BLOCK_SIZE], limits[CONTEXT_LENGTH]
+    context = limits[CONTEXT_LENGTH]
     r = rank[s, RUN_HEAD]
     while r != NONE:
         if req[r, BURST] > 0:
@@ -301,7 +301,7 @@ def commit(st, s, end):  # type: ignore[no-untyped-def]
             req[r, GENERATED] += tokens
             req[r, COMPUTED] = req[r, PROMPT] + req[r, GENERATED] - 1
             if tokens > 1:
-                register(st, s, r, req[r, COMPUTED] // size)
+                register(st, s, r, whole_blocks(limits, req[r, COMPUTED]))
         r = req[r, RUN_NEXT]
     r = rank[s, RUN_HEAD]
     while r != NONE:
@@ -323,9 +323,10 @@ def _stamp(st, r, tokens, end):  # type: ignore[no-untyped-def]
     if generated == 0:
         stamp[r, FIRST_TOKEN] = end
     else:
-        log_gap(st, end - stamp[r, LAST_TOKEN], 1)
+        if req[r, SILENT] == 0:
+            log_gap(st, end - stamp[r, LAST_TOKEN], 1)
     if generated < 2 <= generated + tokens:
         stamp[r, SECOND_TOKEN] = end
-    if zero_gaps > 0:
+    if zero_gaps > 0 and req[r, SILENT] == 0:
         log_gap(st, 0.0, zero_gaps)
     stamp[r, LAST_TOKEN] = end

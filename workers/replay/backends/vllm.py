@@ -8,7 +8,6 @@ deferred prefill. Then decoding requests precede at most one partly computed pro
 `explicit` takes over, request by request. Source: engine specification, sections 3 to 6.
 """
 
-
 from workers.replay.backends import explicit
 from workers.replay.backends.admission import (
     bill_prompt,
@@ -16,11 +15,11 @@ from workers.replay.backends.admission import (
     enter,
     find,
     finish_refused,
-    held_blocks,
     is_admissible,
     leave,
     refuse,
 )
+from workers.replay.backends.decoding import growth_of_step, schedule, steps_that_fit, unschedule
 from workers.replay.backends.destination import next_waiting, run_arrived
 from workers.replay.compiled import inner
 from workers.replay.kv_cache import register, release, take
@@ -33,7 +32,6 @@ from workers.replay.state import (
     DECODE_CONTEXT,
     DECODE_N,
     DUE_NEXT,
-    DUE_PREV,
     DUE_STEP,
     EFFECT,
     EXPLICIT,
@@ -73,6 +71,8 @@ from workers.replay.state import (
     YOUNG,
     YOUNG_HEAD,
     YOUNG_NEXT,
+    beyond_block,
+    blocks_for,
     growth_of,
     limits_of,
     log_gap,
@@ -83,6 +83,7 @@ from workers.replay.state import (
     run_remove,
     stamps_of,
     wait_push_front,
+    whole_blocks,
 )
 
 
@@ -101,7 +102,12 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
     decoding = rank[s, NUM_DECODING]
     need = growth_of_step(st, s, 1) if decoding > 0 else 0
     enough = need <= rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]
-    if decoding > 0 and enough and rank[s, PARTIAL] == NONE and _is_head_blocked(st, s, limits[MAX_BATCHED_TOKENS] - decoding):
+    if (
+        decoding > 0
+        and enough
+        and rank[s, PARTIAL] == NONE
+        and _is_head_blocked(st, s, limits[MAX_BATCHED_TOKENS] - decoding)
+    ):
         return _stretch(st, s, decoding)
     preempted = False
     if enough:
@@ -130,7 +136,14 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
 @inner
 def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
     """The pass, or its `steps` repetitions, ended; see state for the contract."""
-    limits, rank, req, stamp, grow, last_tokens = limits_of(st), ranks_of(st), requests_of(st), stamps_of(st), growth_of(st), ring_of(st)
+    limits, rank, req, stamp, grow, last_tokens = (
+        limits_of(st),
+        ranks_of(st),
+        requests_of(st),
+        stamps_of(st),
+        growth_of(st),
+        ring_of(st),
+    )
     if limits[EXPLICIT] == 1:
         explicit.commit(st, s, end)
         return
@@ -159,7 +172,7 @@ def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
         rank[s, CONTEXT_SUM] -= req[r, PROMPT] + req[r, OUTPUT]
         req[r, GENERATED] = req[r, OUTPUT]
         stamp[r, LAST_TOKEN] = end
-        leave(st, s, r, req[r, PROMPT] + req[r, OUTPUT] - 1, held_blocks(st, req[r, PROMPT] + req[r, OUTPUT] - 1), end)
+        leave(st, s, r, req[r, PROMPT] + req[r, OUTPUT] - 1, blocks_for(limits, req[r, PROMPT] + req[r, OUTPUT] - 1), end)
         r = after
     r = rank[s, NEW_HEAD]
     while r != NONE:
@@ -169,24 +182,6 @@ def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
     rank[s, NEW_HEAD] = NONE
     rank[s, NEW_TAIL] = NONE
     finish_refused(st, s, end)
-
-
-@inner
-def growth_of_step(st, s, steps):  # type: ignore[no-untyped-def]
-    """Blocks that rank s's decoding requests need in the next `steps` passes."""
-    limits, rank = limits_of(st), ranks_of(st)
-    size = limits[BLOCK_SIZE]
-    grow = growth_of(st)
-    total = 0
-    cycles = steps // size
-    if cycles > 0:
-        total = cycles * rank[s, NUM_DECODING]
-        steps -= cycles * size
-    residue = (1 - rank[s, STEP]) % size
-    for _ in range(steps):
-        total += grow[s * size + residue]
-        residue = residue - 1 if residue > 0 else size - 1
-    return total
 
 
 @inner
@@ -201,26 +196,12 @@ def _stretch(st, s, decoding):  # type: ignore[no-untyped-def]
     size = limits[BLOCK_SIZE]
     spare = rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]
     if spare < decoding * (steps // size + 1):
-        steps = _steps_that_fit(st, s, steps, spare)
+        steps = steps_that_fit(st, s, steps, spare)
     rank[s, DECODE_N] = decoding
     rank[s, DECODE_CONTEXT] = rank[s, CONTEXT_SUM]
     rank[s, GAP_N] = decoding
     rank[s, LAZY] = 1
     rank[s, CUTTABLE] = 1 if rank[s, WAIT_HEAD] == NONE and rank[s, NUM_RUNNING] < limits[MAX_SEQS] else 0
-    return steps
-
-
-@inner
-def _steps_that_fit(st, s, steps, spare):  # type: ignore[no-untyped-def]
-    limits, rank = limits_of(st), ranks_of(st)
-    size = limits[BLOCK_SIZE]
-    grow = growth_of(st)
-    residue = (1 - rank[s, STEP]) % size
-    for done in range(steps):
-        spare -= grow[s * size + residue]
-        if spare < 0:
-            return done
-        residue = residue - 1 if residue > 0 else size - 1
     return steps
 
 
@@ -247,7 +228,7 @@ def _is_head_blocked(st, s, budget):  # type: ignore[no-untyped-def]
 def _compute(st, s, r, before, after):  # type: ignore[no-untyped-def]
     """Request r computes its tokens [before, after) in this pass."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    register(st, s, r, min(after, req[r, PROMPT]) // limits[BLOCK_SIZE])
+    register(st, s, r, whole_blocks(limits, min(after, req[r, PROMPT])))
     req[r, COMPUTED] = after
     billed = bill_prompt(st, s, r, before, after)
     length = req[r, PROMPT] + req[r, GENERATED]
@@ -271,11 +252,10 @@ def _compute(st, s, r, before, after):  # type: ignore[no-untyped-def]
 def _continue_prompt(st, s, budget, now):  # type: ignore[no-untyped-def]
     """The partly computed prompt goes on; returns the budget left, -1 if it had to be preempted."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    size = limits[BLOCK_SIZE]
     r = rank[s, PARTIAL]
     before = req[r, COMPUTED]
     after = min(req[r, PROMPT] + req[r, GENERATED], before + budget)
-    fresh = (after + size - 1) // size - (before + size - 1) // size
+    fresh = blocks_for(limits, after) - blocks_for(limits, before)
     if fresh > rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]:
         _preempt(st, s, r, now)
         return -1
@@ -326,7 +306,7 @@ def _admit(st, s, budget, now):  # type: ignore[no-untyped-def]
 def _grow_one_by_one(st, s, now):  # type: ignore[no-untyped-def]
     """Blocks are short: in admission order every decoding request takes its block, at the cost of the last admitted."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    due = (1 - rank[s, STEP]) % limits[BLOCK_SIZE]
+    due = beyond_block(limits, 1 - rank[s, STEP])
     preempted = False
     r = rank[s, RUN_HEAD]
     while r != NONE:
@@ -349,9 +329,11 @@ def _grow_one_by_one(st, s, now):  # type: ignore[no-untyped-def]
 
 @inner
 def _preempt(st, s, victim, now):  # type: ignore[no-untyped-def]
-    """Recompute later: drop the victim's blocks, keep its tokens, put it first in the queue. `now` ended its last token's pass."""
+    """Recompute later: drop the victim's blocks, keep its tokens, put it first in the queue.
+
+    Its last token came at the end of the pass before, which is `now`.
+    """
     limits, rank, req, stamp, grow = limits_of(st), ranks_of(st), requests_of(st), stamps_of(st), growth_of(st)
-    size = limits[BLOCK_SIZE]
     run_remove(st, s, victim)
     if victim == rank[s, PARTIAL]:
         rank[s, PARTIAL] = NONE
@@ -366,34 +348,18 @@ def _preempt(st, s, victim, now):  # type: ignore[no-untyped-def]
         grow[s * limits[BLOCK_SIZE] + req[victim, RESIDUE]] -= 1
         rank[s, NUM_DECODING] -= 1
         rank[s, CONTEXT_SUM] -= length
-        _unschedule(st, s, victim)
-    held = (computed + size - 1) // size
+        unschedule(st, s, victim)
+    held = blocks_for(limits, computed)
     release(st, s, victim, computed, held)
     rank[s, HELD_BLOCKS] -= held
-    rank[s, RESERVED_BLOCKS] -= (req[victim, PROMPT] + req[victim, OUTPUT] + size - 1) // size
+    rank[s, RESERVED_BLOCKS] -= blocks_for(limits, req[victim, PROMPT] + req[victim, OUTPUT])
     wait_push_front(st, s, victim)
-
-
-@inner
-def _unschedule(st, s, r):  # type: ignore[no-untyped-def]
-    """Take request r out of the ring of last tokens."""
-    limits, req, last_tokens = limits_of(st), requests_of(st), ring_of(st)
-    slot = req[r, DUE_STEP] & limits[RING_MASK]
-    before, after = req[r, DUE_PREV], req[r, DUE_NEXT]
-    if before == NONE:
-        last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot))] = after
-    else:
-        req[before, DUE_NEXT] = after
-    if after == NONE:
-        last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot)) + 1] = before
-    else:
-        req[after, DUE_PREV] = before
 
 
 @inner
 def _first_token(st, s, r, end):  # type: ignore[no-untyped-def]
     """Request r, whose known tokens are all computed now, gets its token at `end` and decodes on, or is done."""
-    limits, rank, req, stamp, grow, last_tokens = limits_of(st), ranks_of(st), requests_of(st), stamps_of(st), growth_of(st), ring_of(st)
+    rank, req, stamp = ranks_of(st), requests_of(st), stamps_of(st)
     generated = req[r, GENERATED]
     computed = req[r, PROMPT] + generated
     if generated < req[r, OUTPUT]:
@@ -407,25 +373,10 @@ def _first_token(st, s, r, end):  # type: ignore[no-untyped-def]
         req[r, GENERATED] = generated
         stamp[r, LAST_TOKEN] = end
     if generated >= req[r, OUTPUT]:
-        leave(st, s, r, computed, held_blocks(st, computed), end)
+        leave(st, s, r, computed, blocks_for(limits_of(st), computed), end)
         return
     if generated == 1:
         req[r, YOUNG] = 1
         req[r, YOUNG_NEXT] = rank[s, YOUNG_HEAD]
         rank[s, YOUNG_HEAD] = r
-    step = rank[s, STEP]
-    due = step + req[r, OUTPUT] - generated
-    req[r, DUE_STEP] = due
-    req[r, RESIDUE] = (computed + 1 - step) % limits[BLOCK_SIZE]
-    grow[s * limits[BLOCK_SIZE] + req[r, RESIDUE]] += 1
-    rank[s, NUM_DECODING] += 1
-    rank[s, CONTEXT_SUM] += computed + 1
-    slot = due & limits[RING_MASK]
-    tail = last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot)) + 1]
-    req[r, DUE_PREV] = tail
-    req[r, DUE_NEXT] = NONE
-    if tail == NONE:
-        last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot))] = r
-    else:
-        req[tail, DUE_NEXT] = r
-    last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot)) + 1] = r
+    schedule(st, s, r, computed + 1)
