@@ -36,6 +36,11 @@ class Caller(NamedTuple):
         """An admin key looks into every project."""
         return "admin" in self.scopes and self.key_id is not None
 
+    @property
+    def visible_project(self) -> str | None:
+        """The project whose things the caller sees; None for all of them."""
+        return None if self.sees_all_projects else self.project
+
     def require(self, scope: str) -> None:
         """Raises: ForbiddenError unless the caller has the scope."""
         if scope not in self.scopes:

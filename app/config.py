@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,7 +19,11 @@ _PLAIN_NAMES = {"database_url": "DATABASE_URL", "redis_url": "REDIS_URL"}
 
 
 class Settings(BaseModel):
-    """Defaults are those of the service contract, section 5. Durations in seconds, sizes in bytes."""
+    """Defaults are those of the service contract, section 5. Durations in seconds, sizes in bytes.
+
+    trace_dir: folder of traces that clients may name by relative path. trace_store: where uploaded traces are kept: in
+    `data_dir`, which all hosts then share, or in the database. max_trace_uploads: read at a time per process.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -29,7 +34,13 @@ class Settings(BaseModel):
     allow_anonymous: bool = False
     data_dir: Path = Path("data")
     trace_dir: Path | None = None
+    trace_store: Literal["directory", "postgres"] = "directory"
 
+    max_trace_bytes: int = Field(1 << 30, ge=1)
+    max_trace_rows: int = Field(5_000_000, ge=1)
+    max_trace_decompressed_bytes: int = Field(8 << 30, ge=1)
+    max_trace_uploads: int = Field(2, ge=1)
+    trace_upload_timeout_s: float = Field(3600.0, gt=0)
     max_config_bytes: int = Field(1 << 20, ge=1)
     body_timeout_s: float = Field(30.0, gt=0)
     max_trials: int = Field(20_000, ge=1)

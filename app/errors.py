@@ -17,17 +17,21 @@ SpicaError
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class FieldFault:
-    """One fault of one field: where (JSON pointer or query parameter), what was given, what is wrong, what would do."""
+    """One fault of one field: where (JSON pointer, or query parameter), what was given, what is wrong, what would do.
+
+    about: further members of the answer, such as the line of a trace.
+    """
 
     pointer: str
     value: object
     fault: str
     remedy: str = ""
+    about: Mapping[str, object] = field(default_factory=dict)
 
 
 class SpicaError(Exception):

@@ -15,7 +15,7 @@ from app.config import SERVICE_VERSION, settings
 from app.db.engine import is_away, transaction
 from app.errors import FieldFault, InvalidRequestError
 from app.log import configure_logging
-from app.routes import candidates, events, ops, studies
+from app.routes import candidates, events, ops, studies, traces
 from app.routes.deps import Planner
 from app.routes.metering import Metering
 from app.routes.problems import add_handlers
@@ -76,7 +76,7 @@ def create_app(planner: Planner = plan_document) -> FastAPI:
     app = FastAPI(title="Spica Studies", version=SERVICE_VERSION, description=_DESCRIPTION, lifespan=_lifespan)
     app.state.planner = planner
     app.state.waker = Waker(read_versions)
-    for routes in (studies, events, candidates, ops):
+    for routes in (studies, events, candidates, traces, ops):
         app.include_router(routes.router)
     add_handlers(app)
     app.add_middleware(Metering)

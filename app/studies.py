@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Select, delete, func, select, text
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.auth import Caller
@@ -17,7 +18,8 @@ from app.errors import ConflictError, KeyReuseError, NotFoundError, QuotaError
 from app.ids import uuid7
 from app.schemas.status import STUDY_TERMINAL, StudyStatus, TrialStatus
 from app.schemas.study import SmartSearchConfig, config_sha256
-from app.traces.store import resolve
+from app.traces.offered import resolve
+from app.traces.store import StoredTrace, unknown_trace
 
 _QUOTA_LOCK = 7310403
 
@@ -47,13 +49,18 @@ def create_study(caller: Caller, submission: Submission) -> Created:
 
     Raises: KeyReuseError, QuotaError, InvalidRequestError (a trace_path that names no trace).
     """
+    # Before the transaction: an offered file is read in here, which can take seconds.
+    trace = named_trace(caller, submission.config)
     while True:
         try:
             with transaction() as db:
                 earlier = _earlier(db, caller, submission)
-                return Created(earlier, True) if earlier else Created(_insert(db, caller, submission), False)
+                return Created(earlier, True) if earlier else Created(_insert(db, caller, submission, trace), False)
         except _LostRaceError:
             continue
+        except IntegrityError as error:
+            # Only the trace can be missing: it was deleted a moment ago.
+            raise unknown_trace(str(submission.config.workload.trace_path)) from error
 
 
 def _earlier(db: Session, caller: Caller, submission: Submission) -> StudyRow | None:
@@ -80,10 +87,9 @@ def _has_expired(db: Session, known: IdempotencyRow) -> bool:
     return bool(db.scalar(select(age > func.make_interval(0, 0, 0, 0, 0, 0, settings().idempotency_hours * 3600))))
 
 
-def _insert(db: Session, caller: Caller, submission: Submission) -> StudyRow:
-    config, workload = submission.config, submission.config.workload
+def _insert(db: Session, caller: Caller, submission: Submission, trace: StoredTrace | None) -> StudyRow:
+    config = submission.config
     _check_quota(db, caller)
-    trace = resolve(db, caller.project, workload.trace_path) if workload.trace_path is not None else None
     sha256 = config_sha256(config)
     study = add_study(
         db,
@@ -193,15 +199,10 @@ def delete_study(caller: Caller, study_id: UUID) -> None:
         db.execute(delete(StudyRow).where(StudyRow.id == study_id))
 
 
-def trace_summary(caller: Caller, config: SmartSearchConfig) -> dict[str, object] | None:
-    """What is known of the trace that a configuration names; None for synthetic traffic.
-
-    Raises: InvalidRequestError.
-    """
-    if config.workload.trace_path is None:
-        return None
-    with transaction() as db:
-        return resolve(db, caller.project, config.workload.trace_path).summary
+def named_trace(caller: Caller, config: SmartSearchConfig) -> StoredTrace | None:
+    """The trace that a configuration names; None for synthetic traffic. Raises: InvalidRequestError."""
+    trace_path = config.workload.trace_path
+    return None if trace_path is None else resolve(caller.project, trace_path)
 
 
 def list_trials(

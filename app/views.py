@@ -7,6 +7,7 @@ from app.candidates import named_objectives
 from app.config import SERVICE_VERSION
 from app.db.tables import CandidateRow, StudyRow, TrialRow
 from app.schemas.status import STUDY_TERMINAL
+from app.traces.store import NamedTrace
 
 
 def utc(moment: datetime | None) -> datetime | None:
@@ -134,4 +135,23 @@ def trial_document(trial: TrialRow) -> dict[str, Any]:
         "created_at": utc(trial.created_at),
         "started_at": utc(trial.started_at),
         "finished_at": utc(trial.finished_at),
+    }
+
+
+def trace_document(trace: NamedTrace) -> dict[str, Any]:
+    """A trace: app.schemas.trace.TraceView. How many requests have which length is the planner's business only."""
+    shown = {name: value for name, value in trace.summary.items() if name not in ("length_counts", "warnings")}
+    return {
+        "id": trace.id,
+        "sha256": trace.sha256,
+        "name": trace.names[0] if trace.names else None,
+        "names": trace.names,
+        "created_at": utc(trace.created_at),
+        "block_size": trace.block_size,
+        "num_requests": trace.num_requests,
+        "num_bytes": trace.num_bytes,
+        "summary": shown,
+        "upload": trace.upload,
+        "warnings": [*trace.summary.get("warnings", []), *trace.upload.get("warnings", [])],
+        "links": {"self": f"/traces/{trace.id}"},
     }

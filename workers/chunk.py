@@ -18,7 +18,7 @@ from app.db.tables import StudyRow
 from app.schemas.deployment import Deployment
 from app.schemas.status import ReasonCode, TrialStatus
 from app.schemas.study import SmartSearchConfig
-from app.traces.store import StoredTrace, stored_trace
+from app.traces.store import StoredTrace, at_hand, stored_trace
 from workers.evaluate import evaluate_many
 from workers.lease import Watch
 from workers.persist import Outcome, outcome, persist
@@ -44,6 +44,8 @@ def run_chunk(study_id: UUID, first: int, last: int) -> int:
     if work is None:
         return 0
     with Watch(study_id, work.claims, work.config.sweep.max_eval_seconds) as watch:
+        if work.trace is not None:
+            at_hand(work.trace)
         _hand_in(work, watch)
     return len(work.claims)
 

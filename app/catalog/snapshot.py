@@ -69,5 +69,5 @@ def available_versions(hardware: str, backend: str) -> tuple[str, ...]:
 
 
 def has_data(model: str, hardware: str, backend: str) -> bool:
-    """Whether the package can time the model on the pair in some shape; single shapes may still lack data or memory."""
+    """Whether the package lists the model as measured on the pair; single shapes may still lack data or memory."""
     return model in _MODELS_WITH_DATA.get((hardware, backend), frozenset())

@@ -26,7 +26,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from app.schemas.status import STUDY_TERMINAL, TRIAL_TERMINAL, StudyStatus, TrialStatus
 
-SCHEMA_REVISION = "0001"
+SCHEMA_REVISION = "0002"
 """The newest migration; /readyz compares it with the database's."""
 
 _NAMES = {
@@ -62,20 +62,46 @@ _NOW = text("now()")
 
 
 class TraceRow(Base):
-    """Recorded arrivals: one row per content and project; the rows of the trace themselves lie in a file."""
+    """Recorded arrivals: one row per content and project; the rows of the trace themselves lie in a file.
+
+    summary: what the content says about itself. upload: what its first upload was like.
+    """
 
     __tablename__ = "traces"
-    __table_args__ = (UniqueConstraint("project", "sha256"), UniqueConstraint("project", "name"))
+    __table_args__ = (UniqueConstraint("project", "sha256"), Index("ix_traces_sha256", "sha256"))
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
     project: Mapped[str]
-    name: Mapped[str | None]
     sha256: Mapped[str]
     num_requests: Mapped[int] = mapped_column(BigInteger)
     num_bytes: Mapped[int] = mapped_column(BigInteger)
     block_size: Mapped[int]
     summary: Mapped[dict[str, Any]]
+    upload: Mapped[dict[str, Any]]
     created_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+
+
+class TraceNameRow(Base):
+    """An alias of a trace; a trace may have several, an alias of a project names one trace."""
+
+    __tablename__ = "trace_names"
+    __table_args__ = (PrimaryKeyConstraint("project", "name"),)
+
+    project: Mapped[str]
+    name: Mapped[str]
+    trace_id: Mapped[UUID] = mapped_column(ForeignKey("traces.id", ondelete="CASCADE"), index=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+
+
+class TraceChunkRow(Base):
+    """A piece of a trace's content, in order; only where contents are kept in the database, for several hosts."""
+
+    __tablename__ = "trace_chunks"
+    __table_args__ = (PrimaryKeyConstraint("sha256", "number"),)
+
+    sha256: Mapped[str]
+    number: Mapped[int]
+    body: Mapped[bytes]
 
 
 class StudyRow(Base):

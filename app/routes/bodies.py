@@ -13,14 +13,13 @@ from pydantic import ValidationError
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
+from app.config import settings
 from app.routes.faults import Fault, faults
 from app.routes.strict_json import Reading, UnreadableError, read_json
 from app.routes.strict_yaml import read_yaml
 from app.schemas.study import SmartSearchConfig, client_set
 
 MAX_CONFIG_BYTES = 2**20
-MAX_TRACE_BYTES = 2**30
-
 JSON_TYPES = frozenset({"application/json", "text/json", ""})
 YAML_TYPES = frozenset({"application/yaml", "text/yaml", "application/x-yaml", "text/x-yaml"})
 MULTIPART = "multipart/form-data"
@@ -98,9 +97,9 @@ async def read_submission(request: Request) -> Submission:
 
     Raises: RefusedError.
     """
-    media_type = request.headers.get("content-type", "")
-    if media_type.partition(";")[0].strip().lower() == MULTIPART:
+    if is_multipart(request):
         return await _read_parts(request)
+    media_type = request.headers.get("content-type", "")
     body = bytearray()
     async for chunk in _bounded(request.stream(), MAX_CONFIG_BYTES, "the configuration"):
         body += chunk
@@ -108,16 +107,40 @@ async def read_submission(request: Request) -> Submission:
     return Submission(reading.document, reading.faults)
 
 
-async def _read_parts(request: Request) -> Submission:
-    stream = _bounded(request.stream(), MAX_TRACE_BYTES + MAX_CONFIG_BYTES, "the submission")
+def is_multipart(request: Request) -> bool:
+    """Whether the body is a form."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == MULTIPART
+
+
+async def read_trace_part(request: Request) -> UploadFile:
+    """The one file of a form; close it after use.
+
+    Raises: RefusedError.
+    """
+    form = await _read_form(request, "send the file as one part named trace")
+    files = [part for _, part in form.multi_items() if isinstance(part, UploadFile)]
+    if len(files) == 1 and len(form.multi_items()) == 1:
+        return files[0]
+    await form.close()
+    fault = f"has {len(files)} files and {len(form.multi_items()) - len(files)} fields; one file is read"
+    remedy = "send one part named trace, with a filename; give name, format, time_unit and block_size in the query"
+    raise RefusedError(422, [Fault(pointer="", value=None, fault=fault, remedy=remedy)])
+
+
+async def _read_form(request: Request, remedy: str) -> FormData:
+    """The parts of a form, files on disk when they are large."""
+    limit = settings().max_trace_bytes + MAX_CONFIG_BYTES
+    stream = _bounded(request.stream(), limit, "the submission")
     try:
-        form = await MultiPartParser(
-            request.headers, stream, max_files=2, max_fields=2, max_part_size=MAX_CONFIG_BYTES
-        ).parse()
+        parser = MultiPartParser(request.headers, stream, max_files=2, max_fields=2, max_part_size=MAX_CONFIG_BYTES)
+        return await parser.parse()
     except (MultiPartException, KeyError) as error:
         fault = f"is not a multipart form: {getattr(error, 'message', 'the boundary is missing')}"
-        remedy = "send the parts config and trace"
         raise RefusedError(422, [Fault(pointer="", value=None, fault=fault, remedy=remedy)]) from error
+
+
+async def _read_parts(request: Request) -> Submission:
+    form = await _read_form(request, "send the parts config and trace")
     try:
         _check_parts(form)
         reading = await _config_part(form["config"])

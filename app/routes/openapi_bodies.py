@@ -1,4 +1,4 @@
-"""How `POST /studies` reads in the OpenAPI document: its body is read by hand, so FastAPI cannot know it."""
+"""How `POST /studies` and `POST /traces` read in the OpenAPI document: their bodies are read by hand."""
 
 from typing import Any, NamedTuple
 
@@ -19,11 +19,19 @@ _REPLAYED = {
     "Idempotency-Replayed": {"schema": {"type": "string", "enum": ["true"]}, "description": "An earlier study."}
 }
 
+_FILE = {"type": "string", "format": "binary"}
+_CONFIG_AND_TRACE = {
+    "type": "object",
+    "required": ["config"],
+    "properties": {"config": _CONFIG, "trace": {**_FILE, "description": "Its rows become the `trace_path`."}},
+}
+
 SUBMISSION = SubmissionEntry(
     request={
         "requestBody": {
             "required": True,
-            "content": {media_type: {"schema": _CONFIG} for media_type in ("application/json", *YAML_TYPES)},
+            "content": {media_type: {"schema": _CONFIG} for media_type in ("application/json", *YAML_TYPES)}
+            | {"multipart/form-data": {"schema": _CONFIG_AND_TRACE}},
         }
     },
     responses={
@@ -39,5 +47,27 @@ SUBMISSION = SubmissionEntry(
                 }
             },
         },
+    },
+)
+
+_TRACE_TYPES = ("application/x-ndjson", "application/jsonl", "text/csv", "application/gzip", "application/zstd")
+
+TRACE_UPLOAD = SubmissionEntry(
+    request={
+        "requestBody": {
+            "required": True,
+            "content": {media_type: {"schema": _FILE} for media_type in (*_TRACE_TYPES, "application/octet-stream")}
+            | {
+                "multipart/form-data": {
+                    "schema": {"type": "object", "required": ["trace"], "properties": {"trace": _FILE}}
+                }
+            },
+        }
+    },
+    responses={
+        201: {
+            "description": "Stored, now or before",
+            "headers": {"Location": {"schema": {"type": "string"}, "description": "The trace."}},
+        }
     },
 )

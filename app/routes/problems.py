@@ -88,7 +88,13 @@ def _spica_error(_request: Request, error: Exception) -> Response:
     found: list[dict[str, Any]] = []
     if isinstance(error, errors.InvalidRequestError):
         found = [
-            {"pointer": each.pointer, "value": json_safe(each.value), "fault": each.fault, "remedy": each.remedy}
+            {
+                "pointer": each.pointer,
+                "value": json_safe(each.value),
+                "fault": each.fault,
+                "remedy": each.remedy,
+                **each.about,
+            }
             for each in error.faults
         ]
     return problem_response(kind, error.detail, faults=found, extensions=error.extensions)

@@ -9,14 +9,15 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
 from starlette.responses import Response
 
 from app import studies, views
 from app.auth import Caller
 from app.config import settings
-from app.errors import ConflictError, FieldFault, InvalidRequestError
+from app.errors import ConflictError
 from app.queue import announce, wake_study
-from app.routes.bodies import CheckedStudy, RefusedError, check, read_submission
+from app.routes.bodies import CheckedStudy, RefusedError, check, is_multipart, read_submission
 from app.routes.deps import Door, DoorDep, PlannerDep, WakerDep
 from app.routes.faults import Fault
 from app.routes.json_text import json_response
@@ -33,9 +34,12 @@ from app.routes.pages import (
     not_modified,
 )
 from app.routes.problems import UNCHANGED, problems
+from app.routes.uploads import OptionsDep, SlotsDep, take_in_part
 from app.schemas.advice import advice
 from app.schemas.status import STUDY_TERMINAL, StudyStatus, TrialStatus
 from app.schemas.study_view import StudyPage, StudyView, TrialPage
+from app.traces.intake import IntakeOptions, open_intake
+from app.traces.store import put
 from app.wake import Waker
 
 router = APIRouter(prefix="/studies", tags=["studies"])
@@ -43,6 +47,8 @@ T = TypeVar("T")
 
 Wait = Annotated[float, Query(ge=0, le=60, description="Seconds to wait at most.")]
 _POLL_AGAIN_S = "1"
+_TRACE_TO_COME = "sha256:"
+"""Stands for the trace of the same form until that is read."""
 
 
 @router.post(
@@ -57,21 +63,27 @@ async def submit(
     door: DoorDep,
     planner: PlannerDep,
     waker: WakerDep,
+    slots: SlotsDep,
+    options: OptionsDep,
     wait: Wait = 0,
     dry_run: bool = False,
     reuse: bool = False,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
 ) -> Response:
-    """Submit a study as JSON or YAML.
+    """Submit a study as JSON or YAML, or as a form with the parts `config` and `trace`.
 
     202 with the study; 200 with the plan for `dry_run`, or with the earlier study for a repeated `Idempotency-Key` and
     for `reuse`. With `wait`, answers when the study ends or the seconds are over.
     """
     caller = await run_in_threadpool(door.caller, "submit")
-    checked = await _checked(request)
+    checked, part = await _received(request)
+    summary = None
+    if part is not None:
+        async with slots:
+            checked, summary = await _with_trace(caller, checked, part, options, keeps=not dry_run)
     warnings = [warned.model_dump() for warned in advice(checked.config, checked.client_set)]
     if dry_run:
-        return json_response(await run_in_threadpool(_dry_run, caller, checked, planner))
+        return json_response(await run_in_threadpool(_dry_run, caller, checked, planner, summary))
     submission = studies.Submission(checked.config, warnings, idempotency_key, reuse)
     created = await run_in_threadpool(_create, caller, submission)
     document = await _await_end(door, waker, created.study.id, wait)
@@ -83,21 +95,50 @@ async def submit(
     return json_response(document, 200 if created.is_replay else 202, headers)
 
 
-async def _checked(request: Request) -> CheckedStudy:
-    limit_s = settings().body_timeout_s
+async def _received(request: Request) -> tuple[CheckedStudy, UploadFile | None]:
+    """The configuration, and the trace that came with it, which its `trace_path` does not name yet."""
+    limit_s = settings().trace_upload_timeout_s if is_multipart(request) else settings().body_timeout_s
     try:
         submission = await asyncio.wait_for(read_submission(request), limit_s)
     except TimeoutError as error:
         fault = f"did not arrive within {limit_s:g} seconds"
         raise RefusedError(408, [Fault(pointer="", value=None, fault=fault, remedy="send it faster")]) from error
-    if submission.trace is not None:
-        together = "cannot be uploaded together with the configuration"
-        raise InvalidRequestError([FieldFault("trace", None, together, "POST /traces first")])
-    return await run_in_threadpool(check, submission.document, submission.faults)
+    document = submission.document
+    if submission.trace is not None and isinstance(document, dict):
+        workload = document.get("workload") or {}
+        if isinstance(workload, dict):
+            document = {**document, "workload": {**workload, "trace_path": _TRACE_TO_COME}}
+    try:
+        return await run_in_threadpool(check, document, submission.faults), submission.trace
+    except RefusedError:
+        if submission.trace is not None:
+            await submission.trace.close()
+        raise
 
 
-def _dry_run(caller: Caller, checked: CheckedStudy, planner: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    return planner(checked.config, studies.trace_summary(caller, checked.config))
+async def _with_trace(
+    caller: Caller, checked: CheckedStudy, part: UploadFile, options: IntakeOptions, *, keeps: bool
+) -> tuple[CheckedStudy, dict[str, Any]]:
+    """The configuration with the trace in place of its `trace_path`, and the trace's summary."""
+    intake = await run_in_threadpool(open_intake, options)
+    try:
+        trace = await take_in_part(part, intake)
+        if keeps:
+            await run_in_threadpool(put, caller.project, trace)
+    finally:
+        await run_in_threadpool(intake.close)
+    workload = checked.config.workload.model_copy(update={"trace_path": f"sha256:{trace.sha256}"})
+    config = checked.config.model_copy(update={"workload": workload})
+    return CheckedStudy(config, checked.client_set), trace.summary
+
+
+def _dry_run(
+    caller: Caller, checked: CheckedStudy, planner: Callable[..., dict[str, Any]], summary: dict[str, Any] | None
+) -> dict[str, Any]:
+    if summary is None:
+        trace = studies.named_trace(caller, checked.config)
+        summary = trace.summary if trace else None
+    return planner(checked.config, summary)
 
 
 def _create(caller: Caller, submission: studies.Submission) -> studies.Created:

@@ -8,13 +8,21 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class FaultView(BaseModel):
-    """One fault: where, what was given, what is wrong with it, what would be right."""
+    """One fault: where, what was given, what is wrong with it, what would be right.
+
+    A fault of a trace adds the line, its field, the reason, and where it applies the numbers expected and found.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     pointer: str = Field(description="RFC 6901 pointer into the document, or the name of a query parameter or header.")
     value: Any = None
     fault: str
     remedy: str = ""
     caused_by: str | None = Field(None, description="Pointer of the misspelled key that explains this fault.")
+    line: int | None = Field(None, description="Line of a trace, from 1.")
+    field: str | None = Field(None, description="Field of that line; `row` for the whole line, `trace` for the whole file.")
+    reason: str | None = Field(None, description="What is wrong with it.")
 
 
 class Problem(BaseModel):

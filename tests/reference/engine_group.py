@@ -33,6 +33,8 @@ class EngineGroup:
 
     def start_pass(self, now: float) -> bool:
         """Every rank with work runs its own pass; the group ends with the slowest. False if nothing could be done."""
+        if not any(rank.running for rank in self.ranks):
+            self._open_gate()
         may_prefill = self.blocked_prefills == 0
         results = [rank.run_pass(now, self.group_pass, may_prefill) for rank in self.ranks if rank.has_work]
         duration = max(result.duration_ms for result in results)
@@ -46,6 +48,13 @@ class EngineGroup:
         self.end_ms = now + duration
         return True
 
+    def _open_gate(self) -> None:
+        """Passes that may not prefill and have nothing to decode take no time; they restore SGLang's start ratio."""
+        for rank in self.ranks:
+            if self.blocked_prefills and isinstance(rank, SglangRank):
+                rank.ratio = rank.start_ratio
+        self.blocked_prefills = 0
+
     def finish_pass(self) -> list[Sequence]:
         """Stamp the tokens of the pass with its end and return the sequences that ended with it."""
         assert self.end_ms is not None
@@ -56,6 +65,7 @@ class EngineGroup:
             ended += result.finished + result.rejected
         if not self.has_work:
             self.group_pass = 0
+            self._open_gate()
         self.end_ms = None
         return ended
 

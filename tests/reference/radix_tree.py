@@ -63,14 +63,15 @@ class RadixTree:
     def insert(self, tokens: Tokens, holder: Node) -> tuple[Node, int]:
         """Add a sequence of whole pages; returns its last node and how many of its tokens were there already.
 
-        A leaf that only the inserting sequence holds (`holder`) grows in place instead of getting a child.
+        A leaf that no other sequence holds than the inserting one (`holder`) grows in place instead of getting a child.
         """
         node, matched = self.match(tokens)
         if matched == len(tokens):
             return node, matched
         self.size += len(tokens) - matched
-        if node is holder and node.locks == 1 and not node.children and node.parent is not None:
+        if node.locks == (1 if node is holder else 0) and not node.children and node.parent is not None:
             node.tokens = tokens[matched - len(node.tokens) :].copy()
+            self.evictable += len(tokens) - matched if node.locks == 0 else 0
             return node, matched
         leaf = Node(tokens[matched:].copy(), node, node.access if node.parent else next(self.clock))
         node.children[self._first_page(leaf.tokens)] = leaf

@@ -5,12 +5,10 @@ Room is counted in tokens: free ones, the tree's (shared, evictable when unlocke
 
 from dataclasses import dataclass
 
-from app.schemas.status import ReasonCode
 from tests.reference.acceptance import Acceptance
 from tests.reference.block_pool import chain_hashes
 from tests.reference.radix_tree import Node, RadixTree
 from tests.reference.sequence import PassResult, Sequence
-from workers.errors import StuckError
 from workers.replay.fleet import Pool
 
 CHUNK_BUDGET_TOKENS = 8192
@@ -74,12 +72,12 @@ class SglangRank:
         """Prefill if a batch can be formed, else decode everything that runs."""
         result = PassResult()
         self._reject_too_long(result)
-        batch = self._form_batch(now) if may_prefill or not self.running else []
+        batch = self._form_batch(now) if may_prefill else []
         if batch:
             self._prefill(batch, result)
         elif self.running:
             self._decode(result)
-        result.effect = bool(batch or result.emitted or result.rejected)
+        result.effect = result.effect or bool(batch or result.emitted or result.rejected)
         return result
 
     def _reject_too_long(self, result: PassResult) -> None:
@@ -118,12 +116,12 @@ class SglangRank:
         return batch
 
     def _cached_tokens(self, seq: Sequence) -> int:
-        """Where the sequence starts: what it has computed, or what the tree holds of all but its last token."""
+        """Where the sequence starts: what it has computed, or what the tree holds, but for the last token before an output."""
         if seq in self.held:
             return seq.computed
         if not self.pool.prefix_caching:
             return 0
-        return self.tree.peek(seq.tokens[: max(0, seq.length - 1)])
+        return self.tree.peek(seq.tokens[: max(0, seq.length - (seq.max_output > 0))])
 
     def _hold(self, seq: Sequence, start: int, room: int) -> bool:
         """Lock (and only now refresh) the cached prefix and allocate `room` tokens beyond it; all or nothing."""
@@ -148,66 +146,68 @@ class SglangRank:
             result.duration_ms = self.pool.step_times.prefill_ms(count, ends, starts)
         result.computed_prefill = sum(m.end - m.start for m in batch)
         result.did_prefill = True
-        cut: list[Sequence] = []
         for member in batch:
-            seq = member.seq
-            seq.computed = member.end
-            self._publish(seq, seq.computed)
-            if seq.computed < seq.length:
-                cut.append(seq)
-            elif seq.remaining_output <= 0:
-                self._finish(seq, result)
-            else:
-                self._first_token(seq, result)
+            member.seq.computed = member.end
+            self._publish(member.seq, member.end)
+        cut = [m.seq for m in batch if m.end < m.seq.length]
         self.waiting[:0] = cut
+        self._first_tokens([m.seq for m in batch if m.seq not in cut], result)
 
-    def _first_token(self, seq: Sequence, result: PassResult) -> None:
-        """The token needs a slot unless it is the only one; without a slot it comes with the next decode pass."""
-        if seq.max_output > 1 and not self._grow(seq, seq.length + 1):
-            self.running.append(seq)
-            return
-        seq.generated += 1
-        result.emitted.append((seq, 1))
-        if seq.remaining_output <= 0:
+    def _first_tokens(self, complete: list[Sequence], result: PassResult) -> None:
+        """One token each. Those that end here need no slot; if the others' slots do not all fit, their tokens wait."""
+        last = [seq for seq in complete if seq.remaining_output <= 1]
+        others = [seq for seq in complete if seq not in last]
+        need = sum(self._pages(seq.length + 1) - self._pages(seq.length) for seq in others)
+        fits = need <= self.free + self.tree.evictable
+        self.free += self.tree.evict(need - self.free)
+        for seq in complete:
+            if seq.remaining_output > 0 and (fits or seq in last):
+                if seq in others:
+                    assert self._grow(seq, seq.length + 1), "room was checked"
+                seq.generated += 1
+                result.emitted.append((seq, 1))
+        self.running += others
+        for seq in last:
             self._finish(seq, result)
-        else:
-            self.running.append(seq)
 
     # ---- decode
 
     def _decode(self, result: PassResult) -> None:
         """Every running sequence gets a slot and a token (or a burst), after retracting what the room cannot hold."""
         retracted = self._retract_until_it_fits()
+        result.effect = retracted
+        if self._need() > self.free + self.tree.evictable:
+            return
         total = sum(s.length for s in self.running)
         count = len(self.running)
         result.duration_ms = self.pool.step_times.decode_ms(count, total, total // count)
         if not retracted:
             fall = RATIO_FALL * self.start_ratio / RATIO_FALL_PASSES
             self.ratio = max(RATIO_FLOOR * self.start_ratio, self.ratio - fall)
+        self.free += self.tree.evict(self._need() - self.free)
         for seq in self.running:
             tokens = min(1 + self.acceptance.accepted(len(self.pool.acceptance)), self._burst(seq))
-            if not self._grow(seq, seq.length + tokens):
-                raise StuckError(ReasonCode.REPLAY_STUCK, "a single sequence outgrew the KV pool")
+            assert self._grow(seq, seq.length + tokens), "room for the burst was checked"
             seq.generated += tokens
             result.emitted.append((seq, tokens))
         for seq in list(self.running):
             if seq.remaining_output <= 0:
                 self.running.remove(seq)
+                seq.computed = seq.length
                 self._finish(seq, result)
 
     def _burst(self, seq: Sequence) -> int:
         """Most tokens one decode step can give this sequence."""
         return min(1 + len(self.pool.acceptance), seq.remaining_output)
 
-    def _shortage(self) -> int:
-        """Tokens the next decode pass needs beyond the free and the evictable ones."""
-        need = sum(self._pages(s.length + self._burst(s)) - self._pages(s.length) for s in self.running)
-        return need - self.free - self.tree.evictable
+    def _need(self) -> int:
+        """Tokens of new pages for the longest bursts the next decode pass can bring."""
+        return sum(self._pages(s.length + self._burst(s)) - self._pages(s.length) for s in self.running)
 
     def _retract_until_it_fits(self) -> bool:
         """Send sequences back to the queue until the others fit, and lower the trust in early finishes."""
         retracted = False
-        while self._shortage() > 0 and len(self.running) > 1:
+        while self._need() > self.free + self.tree.evictable and len(self.running) > 1:
             self._retract(min(reversed(self.running), key=lambda s: (s.generated, -s.prompt)))
             retracted = True
         if retracted:
@@ -262,8 +262,8 @@ class SglangRank:
         result.finished.append(seq)
 
     def _leave(self, seq: Sequence) -> None:
-        """All tokens (the prompt alone after a single one) stay in the tree, unlocked; the rest is freed."""
-        self._publish(seq, seq.prompt if seq.max_output <= 1 else seq.length)
+        """All computed tokens stay in the tree, unlocked; the rest is freed. The last token of a prefill has no slot."""
+        self._publish(seq, seq.computed)
         self._let_go(seq)
 
     def _let_go(self, seq: Sequence) -> None:

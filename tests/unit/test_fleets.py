@@ -1,28 +1,22 @@
 """Deployments to fleets, loads and requests."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import orjson
 import pytest
-import zstandard
 
 from app.schemas.deployment import RouterConfig
 from app.schemas.status import ReasonCode
 from tests.unit.deployments import SMALL_LOAD, agg, disagg, role, study
+from tests.unit.traces.contents import Stored, stored
+from tests.unit.traces.helpers import lines, row
 from workers.errors import InfeasibleError, UnsupportedError
 from workers.fleets import DRAFT_ACCEPTANCE, Run, plan_run
 
 KV_LOAD = {"isl": 4000, "osl": 1000, "kv_load_ratio": 0.5, "num_request_ratio": 2}
 
 
-class StoredTrace(NamedTuple):
-    sha256: str
-    path: Path
-    block_size: int
-
-
-def planned(workload: dict[str, Any], deployment: Any, trace: StoredTrace | None = None) -> Run:
+def planned(workload: dict[str, Any], deployment: Any, trace: Stored | None = None) -> Run:
     return plan_run(study(workload).workload, deployment, trace)
 
 
@@ -144,12 +138,9 @@ def test_role_without_kv_budget_is_infeasible_before_any_traffic() -> None:
     assert caught.value.code is ReasonCode.NO_KV_BUDGET
 
 
-@pytest.mark.parametrize("compress", [lambda raw: raw, zstandard.ZstdCompressor().compress])
-def test_trace_is_read_plain_or_compressed_with_its_block_size(tmp_path: Path, compress: Any) -> None:
-    rows = [{"timestamp": 100 * i, "input_length": 40, "output_length": 3, "hash_ids": [i, i + 50]} for i in range(5)]
-    path = tmp_path / "trace"
-    path.write_bytes(compress(b"\n".join(orjson.dumps(row) for row in rows)))
-    trace = StoredTrace(str(path), path, 32)
+def test_trace_is_driven_as_the_workload_says(tmp_path: Path) -> None:
+    rows = [row(timestamp=100 * i, input_length=40, hash_ids=[i, i + 50]) for i in range(5)]
+    trace = stored(tmp_path, lines(*rows), block_size=32)
     run = planned({"trace_path": "t", "arrival_speedup_ratio": 2.0}, agg(), trace)
     assert run.batch.arrival_ms.tolist() == [0.0, 50.0, 100.0, 150.0, 200.0]
     capped = planned({"trace_path": "t", "replay_concurrency": 3}, agg(), trace)

@@ -3,8 +3,8 @@
     python -m workers.capacity.catalog_snapshot > app/catalog/snapshot.json
 
 asks the package for every model, GPU type and version it ships, and takes from its published support matrix which
-(model, hardware, backend) were measured. Models that the matrix no longer lists are probed with one prefill and one
-decode question in a few shapes. The run takes about two minutes of CPU.
+(model, hardware, backend) were measured. Models that the matrix has retired are listed without data, though some can
+still be timed: planning asks the package itself, shape by shape (`workers.timing.aic.has_times`).
 """
 
 import json
@@ -15,13 +15,6 @@ from typing import Any
 from workers.timing import perf_data
 
 BACKENDS = ("vllm", "sglang", "trtllm")
-PROBE_TOKENS = 1024
-# (tp, attention_dp, moe_tp, moe_ep), the likeliest to have data first.
-DENSE_PROBES = ((1, 1, 1, 1), (8, 1, 1, 1))
-MOE_PROBES = ((1, 1, 1, 1), (8, 1, 1, 8), (1, 8, 1, 8), (8, 1, 8, 1), (4, 1, 4, 1))
-
-Shape = tuple[int, int, int, int]
-Place = tuple[str, str]
 
 
 def models() -> dict[str, dict[str, Any]]:
@@ -86,50 +79,15 @@ def measured() -> dict[tuple[str, str, str], dict[str, bool]]:
     return matrix
 
 
-def models_with_data(
-    known: dict[str, dict[str, Any]], place: Place, version: str, listed: dict[str, bool]
-) -> list[str]:
-    """Models that can be timed on one (hardware, backend): by the matrix, or by probing where it does not list them."""
-    return [
-        model
-        for model, facts in known.items()
-        if (listed[model] if model in listed else _is_timed(model, facts["is_moe"], place, version))
-    ]
-
-
-def _is_timed(model: str, is_moe: bool, place: Place, version: str) -> bool:
-    probes = MOE_PROBES if is_moe else DENSE_PROBES
-    return any(_answers(model, *place, version, shape) for shape in probes)
-
-
-def _answers(model: str, hardware_name: str, backend: str, version: str, shape: Shape) -> bool:
-    tp, dp, moe_tp, moe_ep = shape
-    sharded = moe_tp * moe_ep > 1
-    compile_engine = perf_data.package().load("sdk.engine").EngineHandle.compile
-    try:
-        engine = compile_engine(
-            model, hardware_name, backend, backend_version=version, tp_size=tp, attention_dp_size=dp,
-            moe_tp_size=moe_tp if sharded else None, moe_ep_size=moe_ep if sharded else None,
-        )  # fmt: skip
-        engine.predict_prefill_latency(1, PROBE_TOKENS, 0)
-        engine.predict_decode_latency(1, PROBE_TOKENS, 2)
-    except Exception:  # Whatever the package raises, this shape cannot be timed.
-        return False
-    return True
-
-
-def build(places: Iterable[Place] | None = None) -> dict[str, Any]:
-    """The whole snapshot; `places` limits the data part to these (hardware, backend)."""
+def build() -> dict[str, Any]:
+    """The whole snapshot."""
     used = perf_data.package()
     known_models, known_versions, matrix = models(), versions(), measured()
-    wanted = None if places is None else set(places)
     data: dict[str, dict[str, list[str]]] = {}
     for name, backends in known_versions.items():
         for backend, (default, *_) in backends.items():
-            if wanted is None or (name, backend) in wanted:
-                listed = matrix.get((name, backend, default), {})
-                with_data = models_with_data(known_models, (name, backend), default, listed)
-                data.setdefault(name, {})[backend] = with_data
+            listed = matrix.get((name, backend, default), {})
+            data.setdefault(name, {})[backend] = [model for model in known_models if listed.get(model, False)]
     return {
         "package": {"distribution": used.distribution, "version": used.version},
         "models": known_models,

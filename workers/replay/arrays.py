@@ -7,8 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.replay import kv_cache, state
+from workers.replay.backends.sglang_state import add_sglang
 from workers.replay.fleet import Pool
 from workers.replay.prefix_tree import PrefixTree, prefix_tree
+from workers.replay.radix import OVERFLOW
 from workers.replay.state import State
 from workers.traffic.requests import RequestBatch
 
@@ -90,8 +92,11 @@ def tree_of(batch: RequestBatch, block_size: int, by_block: bool) -> PrefixTree:
     return kept[1]
 
 
-def build(pool: Pool, batch: RequestBatch) -> State:
-    """State of a replay at time 0, without step times. Array meanings: see state."""
+def build(pool: Pool, batch: RequestBatch, radix_nodes: int | None = None) -> State:
+    """State of a replay at time 0, without step times. Array meanings: see state.
+
+    radix_nodes: room of SGLang's radix trees, None for a size that suffices for most loads; see `radix_overflow`.
+    """
     output = effective_output(pool, batch)
     tree = tree_of(batch, pool.block_size, has_single_blocks(pool, batch))
     found = facts_of(batch)
@@ -101,7 +106,7 @@ def build(pool: Pool, batch: RequestBatch) -> State:
     requests, stamps = _requests_and_stamps(batch, output, tree, first_own)
     thinkers = 0 if found.is_plain else found.first.size
     rings = num_ranks * 2 * (int(limits[state.RING_MASK]) + 1)
-    return State(
+    st = State(
         limits=limits,
         ranks=_ranks(pool, num_ranks),
         passes=np.zeros((pool.replicas, state.NUM_PASS_COLUMNS)),
@@ -120,6 +125,15 @@ def build(pool: Pool, batch: RequestBatch) -> State:
         ring=np.full(rings, state.NONE, dtype=np.int32),
         **_EMPTY,
     )
+    if pool.backend == "sglang":
+        add_sglang(st, pool, batch, radix_nodes)
+    return st
+
+
+def radix_overflow(st: State) -> bool:
+    """True when the replay stopped because SGLang's radix trees ran out of nodes."""
+    counters = st["sgl_counters"]
+    return counters.size > 0 and bool(counters[OVERFLOW])
 
 
 def lengthen_gap_log(st: State) -> None:

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from workers.replay.backends import vllm
+from workers.replay.backends import sglang, vllm
 from workers.replay.compiled import bare_entry, entry, inner
 from workers.replay.drafts import draws_suffice
 from workers.replay.state import (
@@ -145,7 +145,8 @@ def begin(st, w):  # type: ignore[no-untyped-def]
             continue
         rank[s, ACTIVE] = 1
         rank[w * num_dp, PHASE] = BEGUN
-        repeats = min(repeats, vllm.begin(st, s, now))
+        steps = sglang.begin(st, s, now) if limits[BACKEND] == SGLANG else vllm.begin(st, s, now)
+        repeats = min(repeats, steps)
     if rank[w * num_dp, PHASE] == BEGUN:
         rank[w * num_dp, REPEATS] = repeats
         rank[w * num_dp, NUM_PASSES] += 1
@@ -275,8 +276,8 @@ def gap_log_suffices(st):  # type: ignore[no-untyped-def]
         if rank[w * num_dp, PHASE] == BUSY:
             need += 2 + (rank[w * num_dp, REPEATS] if num_dp > 1 else 0)
             for s in range(w * num_dp, (w + 1) * num_dp):
-                if rank[w * num_dp, REPEATS] == 1:
-                    need += 2 * rank[s, NUM_RUNNING]
+                if rank[w * num_dp, REPEATS] == 1 or limits[BACKEND] == SGLANG:
+                    need += 2 + 2 * rank[s, NUM_RUNNING] + rank[s, PREFILL_N]
     return number[GAPS_USED] + need <= gap_log.shape[0]
 
 
@@ -335,14 +336,16 @@ def finish_passes(st, now):  # type: ignore[no-untyped-def]
 
 @inner
 def _finish_pass(st, w, now):  # type: ignore[no-untyped-def]
-    rank, passed, number = ranks_of(st), passes_of(st), numbers_of(st)
-    num_dp = limits_of(st)[NUM_DP]
+    limits, rank, passed, number = limits_of(st), ranks_of(st), passes_of(st), numbers_of(st)
+    num_dp = limits[NUM_DP]
     steps = rank[w * num_dp, REPEATS]
     number[EVENTS_LEFT] -= steps >> 6
     _log_regular_gaps(st, w, steps)
     has_work = False
     for s in range(w * num_dp, (w + 1) * num_dp):
-        if rank[s, ACTIVE] == 1:
+        if rank[s, ACTIVE] == 1 and limits[BACKEND] == SGLANG:
+            sglang.commit(st, s, steps, passed[w, FIRST_END], now)
+        elif rank[s, ACTIVE] == 1:
             vllm.commit(st, s, steps, passed[w, FIRST_END], now)
         has_work |= rank[s, NUM_WAITING] + rank[s, NUM_RUNNING] > 0
     if not has_work:

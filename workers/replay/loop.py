@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from workers.errors import ReasonCode, StoppedError, StuckError, UnsupportedError
 from workers.replay import event_loop, state
-from workers.replay.arrays import build, facts_of, lengthen_gap_log
+from workers.replay.arrays import build, facts_of, lengthen_gap_log, radix_overflow
 from workers.replay.disaggregated import Side, mark_arrived, replay_both
 from workers.replay.drafts import extend_draws, needs_draws
 from workers.replay.fleet import Fleet, Pool
@@ -42,8 +42,7 @@ def replay(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None = N
     _refuse_router(fleet)
     if fleet.agg is None:
         return _outcomes_of_both(*replay_both(fleet, batch, partial(_check_stop, should_stop)), batch)
-    st = _run(fleet.agg, batch, step_table(fleet.agg.step_times), should_stop)
-    return outcomes_of(st, fleet.agg, batch)
+    return outcomes_of(_simulated(fleet.agg, batch, should_stop), fleet.agg, batch)
 
 
 def replay_many(
@@ -64,22 +63,33 @@ def _summary(fleet: Fleet, batch: RequestBatch, sla: Sla | None, should_stop: Sh
         return summarise(dec.st, dec.pool, sla, prefill=pre.pool)
     pool = fleet.agg
     part, load, copies = folded(pool, batch)
-    table = step_table(pool.step_times)
-    st = _run(part, load, table, should_stop)
-    return summarise(st, pool, sla, copies)
+    return summarise(_simulated(part, load, should_stop), pool, sla, copies)
 
 
-def _run(pool: Pool, batch: RequestBatch, table: StepTable, should_stop: ShouldStop | None) -> State:
+def _simulated(pool: Pool, batch: RequestBatch, should_stop: ShouldStop | None) -> State:
     """A finished replay; under a virtual-time limit a second run leaves out the token gaps of what the first left open."""
-    st = build(pool, batch)
-    advance(st, pool, table, batch, should_stop)
+    st = _run(pool, batch, None, should_stop)
     if batch.stop_after_ms is None:
         return st
-    unfinished = st["requests"][:, state.STATUS] == state.WAITING
-    st = build(pool, batch)
-    st["requests"][:, state.SILENT] = unfinished
-    advance(st, pool, table, batch, should_stop)
-    return st
+    return _run(pool, batch, st["requests"][:, state.STATUS] == state.WAITING, should_stop)
+
+
+def _run(pool: Pool, batch: RequestBatch, silent: NDArray[np.bool_] | None, should_stop: ShouldStop | None) -> State:
+    """The state after one whole run; started anew with more room if SGLang's radix trees turn out too small."""
+    table = step_table(pool.step_times)
+    radix_nodes: int | None = None
+    while True:
+        st = build(pool, batch, radix_nodes)
+        if silent is not None:
+            st["requests"][:, state.SILENT] = silent
+        try:
+            advance(st, pool, table, batch, should_stop)
+        except StuckError:
+            if not radix_overflow(st):
+                raise
+            radix_nodes = 2 * len(st["sgl_nodes"])
+        else:
+            return st
 
 
 def _refuse_router(fleet: Fleet) -> None:

@@ -34,6 +34,8 @@ from numba.np.arrayobj import make_array, populate_array
 from numpy.typing import NDArray
 
 from workers.replay.compiled import inner
+from workers.replay.page_runs import NUM_RUN_COLUMNS
+from workers.replay.radix import NUM_NODE_COLUMNS
 
 NONE = -1
 WAITING, DONE, REFUSED = 0, 2, 3
@@ -47,12 +49,19 @@ VLLM, TRTLLM, SGLANG = 0, 1, 2
 AGG, PREFILL, DECODE = 0, 1, 2
 
 # ranks: int64 [ranks, NUM_RANK_COLUMNS], one row per scheduler. The columns from PHASE on are those of a replica and used
-# in the row of its first rank only. Decode role: OTHERS_WAIT, 1 while requests wait for room on this rank.
+# in the row of its first rank only. Decode role: OTHERS_WAIT, 1 while requests wait for room on this rank. SGLang's:
+# ARRIVED_HEAD and ARRIVED_TAIL chain, by WAIT_NEXT, handed-over requests without a slot, also counted in NUM_WAITING.
+# SGLang alone: PROMISED, sum of min(O - g, RESERVED_OUTPUT_LIMIT) over running requests. NUM_LONG, those beyond that
+# limit. NUM_FRESH, those without a decode pass yet. STALLED, 1 when a prefill pass came after the last decode pass.
+# NEXT_DUE, no request is due before this step. RETRACTED, 1 when this pass retracted. HEAD_ASK, tokens the blocked head
+# of the queue asks for. MAY_REFUSE, 1 when some prompt exceeds the context limit. GATE_PASSES, passes that may not
+# prefill. PREFILLED, 1 when a rank of the replica prefills in this pass.
 (WAIT_HEAD, WAIT_TAIL, RUN_HEAD, RUN_TAIL, NUM_WAITING, NUM_RUNNING,
  PREFILL_N, PREFILL_ISL, PREFILL_PREFIX, DECODE_N, DECODE_CONTEXT, GAP_N, EFFECT, CUTTABLE, LAZY, ACTIVE,
  NUM_DECODING, CONTEXT_SUM, STEP, PARTIAL, FREE_BLOCKS, INACTIVE_BLOCKS, HELD_BLOCKS, RESERVED_BLOCKS,
- NEW_HEAD, NEW_TAIL, YOUNG_HEAD, REFUSED_HEAD, DEFER, DRAWS_USED, OTHERS_WAIT,
- PHASE, REPEATS, NUM_PASSES, RANK_COUNTER, NUM_RANK_COLUMNS) = range(36)  # fmt: skip
+ NEW_HEAD, NEW_TAIL, YOUNG_HEAD, REFUSED_HEAD, DEFER, DRAWS_USED, OTHERS_WAIT, ARRIVED_HEAD, ARRIVED_TAIL,
+ PROMISED, NUM_LONG, NUM_FRESH, STALLED, NEXT_DUE, RETRACTED, HEAD_ASK, MAY_REFUSE,
+ PHASE, REPEATS, NUM_PASSES, RANK_COUNTER, GATE_PASSES, PREFILLED, NUM_RANK_COLUMNS) = range(48)  # fmt: skip
 IDLE, BEGUN, BUSY = 0, 1, 2
 
 # passes: float64 [replicas, NUM_PASS_COLUMNS], ms: the pass under way.
@@ -64,6 +73,10 @@ PASS_START, FIRST_END, PASS_END, NUM_PASS_COLUMNS = range(4)
  FREED_NOW, GAPS_USED, MISS_N, MISS_A, MISS_B, COMMITTED_PREFILL, EVENTS_LEFT, NUM_DONE, NUM_DRAWS,
  PREFILLED_HEAD, PREFILLED_TAIL, STAGE, ASKING, NUM_RESERVED, NUM_PREFILLED, GIVEN_UP, NUM_NUMBERS) = range(26)  # fmt: skip
 NOW, STOP_AFTER, LAST_END, NUM_MOMENTS = range(4)
+
+# sgl_reals: float64 [ranks, NUM_REALS]: SGLang's reservation ratio, its start, floor and fall per decode pass; ms of
+# the end of the last decode pass.
+RATIO, RATIO_START, RATIO_FLOOR, RATIO_FALL, LAST_DECODE_MS, NUM_REALS = range(6)
 
 # requests: int32 [R, NUM_REQUEST_COLUMNS]. PROMPT, OUTPUT: tokens, OUTPUT as really generated, ASKED as requested.
 # HAS_NEXT: 1 when request r + 1 is the next turn of the same session. GENERATED: tokens so far, kept current at preemption
@@ -101,12 +114,12 @@ GAP_MS, GAP_COUNT, GAP_CONTEXT, GAP_STEPS = range(4)
 # decode_table float64 [N * cells * 2], memo_keys int64 [H, 2], memo_values float64 [H], timing int64, rates
 # float64: see step_lookup.
 # draws float64 [ranks * NUM_DRAWS]: see drafts. exact_index int32, exact_values float64: see step_lookup.
-# sgl_*: arrays of the SGLang backend alone, any layout it likes.
+# sgl_nodes, sgl_slots, sgl_counters: see radix. sgl_runs: see page_runs.
 BOOK = (
     "limits", "ranks", "passes", "numbers", "moments", "requests", "stamps", "sessions", "thinkers", "gaps", "acceptance",
     "extents", "paths", "copies", "growth", "ring", "decode_table", "memo_keys", "memo_values", "timing", "rates", "draws",
     "exact_index", "exact_values", "handoffs", "lands", "targets", "sources", "transfer",
-    "sgl_numbers", "sgl_reals", "sgl_requests", "sgl_tree", "sgl_tokens",
+    "sgl_reals", "sgl_nodes", "sgl_slots", "sgl_counters", "sgl_runs",
 )  # fmt: skip
 
 _PLACES = {name: place for place, name in enumerate(BOOK)}
@@ -178,8 +191,9 @@ SHAPES = {
     "memo_values": (_F8, 0), "timing": (_I8, 0), "rates": (_F8, 0), "draws": (_F8, 0),
     "exact_index": (_I4, 0), "exact_values": (_F8, 0),
     "handoffs": (_I8, NUM_HANDOFF_COLUMNS), "lands": (_F8, 0), "targets": (_I8, NUM_TARGET_COLUMNS),
-    "sources": (_I8, NUM_SOURCE_COLUMNS), "transfer": (_F8, 0), "sgl_numbers": (_I8, 0), "sgl_reals": (_F8, 0),
-    "sgl_requests": (_I8, 0), "sgl_tree": (_I8, 0), "sgl_tokens": (_I8, 0),
+    "sources": (_I8, NUM_SOURCE_COLUMNS), "transfer": (_F8, 0),
+    "sgl_reals": (_F8, NUM_REALS), "sgl_nodes": (_I8, NUM_NODE_COLUMNS), "sgl_slots": (_I4, 0),
+    "sgl_counters": (_I8, 0), "sgl_runs": (_I8, NUM_RUN_COLUMNS),
 }  # fmt: skip
 _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
 
@@ -192,7 +206,7 @@ _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
     _accessor(name, *SHAPES[name]) for name in BOOK[11:24]
 )  # fmt: skip
 handoffs_of, lands_of, targets_of, sources_of, transfer_of = (_accessor(name, *SHAPES[name]) for name in BOOK[24:29])
-sgl_numbers_of, sgl_reals_of, sgl_requests_of, sgl_tree_of, sgl_tokens_of = (
+sgl_reals_of, sgl_nodes_of, sgl_slots_of, sgl_counters_of, sgl_runs_of = (
     _accessor(name, *SHAPES[name]) for name in BOOK[29:]
 )
 

@@ -11,14 +11,18 @@ from app.schemas.plan import ContextPlan, KvCapacityPlan, NearestPlan
 from workers.search.facts import CatalogFacts, Facts
 from workers.search.knobs import REPLAYS_SCALING, distinct, kept_policies
 from workers.search.nearest import nearest_fit
+from workers.search.room import TraceSummary
 from workers.search.sieve import Excluded
 from workers.search.space import Space
 
 
-def warnings(space: Space, context: ContextPlan, capacity: list[KvCapacityPlan]) -> list[Warned]:
+def warnings(
+    space: Space, context: ContextPlan, capacity: list[KvCapacityPlan], trace: TraceSummary | None = None
+) -> list[Warned]:
     """What the plan shows and the configuration alone does not."""
     config = space.config
-    found: list[Warned] = []
+    said = trace.get("warnings", ()) if trace else ()
+    found = [Warned(pointer="/workload/trace_path", detail=detail) for detail in said]
     searched = {branch.mode for branch in space.branches}
     found += [
         Warned(pointer="/search_space/deployment_mode", detail=f"{mode} has no shape that fits and is skipped")

@@ -18,7 +18,8 @@ from workers.traffic.load_shape import kv_load_concurrency, load_shape
 TraceSummary = Mapping[str, Any]
 """What a stored trace says about itself.
 
-Read here: `num_requests`, and `length_counts`, pairs [input + output tokens, requests] of at least the long requests.
+Read: `num_requests`; `length_counts`, pairs [input + output tokens, requests] of at least the long requests;
+`warnings`, sentences about the trace.
 """
 
 

@@ -62,10 +62,12 @@ def mooncake_batch(rows: TraceRows, drive: TraceDrive) -> RequestBatch:
         arrivals[is_first] = 0.0
     lengths = rows.input_tokens[by_session]
     outputs = rows.output_tokens[by_session]
-    spans = _row_spans(rows, by_session, drive.trace_block_size)
-    if drive.is_delta:
-        lengths, spans = _with_history(spans, session, lengths, outputs)
-    fields: SpanFields = spans.as_fields() if drive.is_delta or _shares_tokens(spans) else {}
+    fields: SpanFields = {}
+    if rows.block_id.size:  # Without ids nothing is known to be shared.
+        spans = _row_spans(rows, by_session, drive.trace_block_size)
+        if drive.is_delta:
+            lengths, spans = _with_history(spans, session, lengths, outputs)
+        fields = spans.as_fields() if drive.is_delta or _shares_tokens(spans) else {}
     return RequestBatch(
         arrival_ms=arrivals,
         delay_ms=delays,

@@ -171,7 +171,7 @@ def _block_lists(lines: list[int], rows: list[dict[str, Any]]) -> list[list[int]
 
 
 def _block_ids(lines: list[int], blocks: list[list[int]]) -> NDArray[np.int64]:
-    """int64 [H]; ids of 62 bits keep their value, larger ones are renumbered above them."""
+    """int64 [H]: equal ids are equal content."""
     flat = list(chain.from_iterable(blocks))
     if not set(map(type, flat)) <= {int}:
         line, row = _first_bad(lines, blocks, lambda b: set(map(type, b)) <= {int})
@@ -180,12 +180,17 @@ def _block_ids(lines: list[int], blocks: list[list[int]]) -> NDArray[np.int64]:
     if flat and not 0 <= min(flat) <= max(flat) <= _MAX_ID:
         line, row = _first_bad(lines, blocks, lambda b: all(0 <= v <= _MAX_ID for v in b))
         raise TraceFaultError("invalid value: hash_ids must lie in 0..2^64-1", line)
-    ids = np.array(flat, dtype=np.uint64)
+    return without_large_ids(np.array(flat, dtype=np.uint64))
+
+
+def without_large_ids(ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """int64 [H]; ids below 2^62 as they are, without a copy, larger ones renumbered from there on."""
     large = ids >= np.uint64(_FIRST_INTERNED_ID)
     if large.any():
+        ids = ids.copy()
         renumbered = np.unique(ids[large], return_inverse=True)[1].astype(np.uint64)
         ids[large] = np.uint64(_FIRST_INTERNED_ID) + renumbered
-    return ids.astype(np.int64)
+    return ids.view(np.int64)
 
 
 def _check_coverage(lines: list[int], lengths: NDArray[np.int64], capacity: NDArray[np.int64]) -> None:

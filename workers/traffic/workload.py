@@ -3,33 +3,28 @@
 Source: traffic spec, sections "Fields" and "The four load shapes".
 """
 
-import gzip
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
-
-import zstandard
 
 from app.schemas.workload import Workload
 from workers.traffic.load_shape import LoadShape
 from workers.traffic.mooncake import TraceDrive, mooncake_batch
 from workers.traffic.requests import RequestBatch
+from workers.traffic.stored_rows import stored_rows
 from workers.traffic.synthetic import SyntheticTraffic, constant_arrivals, poisson_arrivals, synthetic_batch
-from workers.traffic.trace_rows import TraceRows, read_rows
-
-_GZIP_MAGIC, _ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 class TraceFile(Protocol):
-    """A checked trace on disk: JSON lines, plain or compressed with gzip or zstd."""
+    """A checked trace on disk: a content file as app.schemas.trace_file describes it."""
 
     @property
     def sha256(self) -> str:
-        """Hash of its content; equal hashes are equal traces."""
+        """Hash of that file; equal hashes are equal traces."""
 
     @property
     def path(self) -> Path:
-        """Where its rows lie."""
+        """Where the file lies."""
 
     @property
     def block_size(self) -> int:
@@ -48,7 +43,9 @@ def workload_batch(workload: Workload, shape: LoadShape, block_size: int, trace:
             raise ValueError("a trace workload needs its stored trace")
         drive = TraceDrive(trace.block_size, workload.arrival_speedup_ratio, shape.in_flight_cap)
         return _trace_batch(trace.sha256, trace.path, drive)
-    assert workload.isl is not None and workload.osl is not None and shape.request_count is not None
+    assert workload.isl is not None
+    assert workload.osl is not None
+    assert shape.request_count is not None
     traffic = SyntheticTraffic(
         isl=workload.isl,
         osl=workload.osl,
@@ -75,16 +72,4 @@ def _synthetic_batch(traffic: SyntheticTraffic, shape: LoadShape, poisson_seed: 
 
 @lru_cache(maxsize=4)
 def _trace_batch(sha256: str, path: Path, drive: TraceDrive) -> RequestBatch:
-    return mooncake_batch(_rows(sha256, path, drive.trace_block_size), drive)
-
-
-@lru_cache(maxsize=2)
-def _rows(sha256: str, path: Path, block_size: int) -> TraceRows:
-    del sha256  # Only tells equal content apart from equal paths.
-    content = path.read_bytes()
-    if content.startswith(_GZIP_MAGIC):
-        content = gzip.decompress(content)
-    elif content.startswith(_ZSTD_MAGIC):
-        with zstandard.ZstdDecompressor().stream_reader(content) as reader:
-            content = reader.read()
-    return read_rows(content, block_size)
+    return mooncake_batch(stored_rows(sha256, path), drive)

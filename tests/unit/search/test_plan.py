@@ -9,6 +9,7 @@ from app.errors import InvalidRequestError
 from app.routes.bodies import check, read_document
 from app.schemas.study import SmartSearchConfig
 from tests.unit.search.world import WorldFacts, config_of
+from tests.unit.traces.helpers import take
 from workers.plan import plan_of
 from workers.search.nearest import nearest_fit
 from workers.search.space import build_space
@@ -52,6 +53,26 @@ def test_kv_load_spans_the_concurrencies_of_the_pool() -> None:
     assert plan.load.max_concurrency == max(
         8 // row.shape.tp * (row.capacity_tokens or 0) // 106 for row in plan.kv_capacity
     )
+
+
+def test_trace_requests_over_the_context_are_counted_and_warned_about(tmp_path: Path) -> None:
+    summary = take(tmp_path, (FIELD / "F05-request-longer-than-context.jsonl").read_bytes()).summary
+    config = config_of(workload={"trace_path": "t"} | dict.fromkeys(("concurrency", "isl", "osl", "num_request_ratio")))
+    facts = WorldFacts()
+    plan = plan_of(build_space(config, facts), facts, summary)
+    assert (plan.load.shape, plan.load.num_requests) == ("trace", 5)
+    over = sum(count for tokens, count in summary["length_counts"] if tokens > plan.context.limit_tokens)
+    assert (plan.context.num_requests_over, plan.context.longest_request_tokens) == (over, 300_060)
+    assert any("300060" in each.detail for each in plan.warnings)
+
+
+def test_what_a_trace_warns_about_is_said_in_the_plan(tmp_path: Path) -> None:
+    summary = take(tmp_path, (FIELD / "F13-seconds-instead-of-milliseconds.jsonl").read_bytes()).summary
+    config = config_of(workload={"trace_path": "t"} | dict.fromkeys(("concurrency", "isl", "osl", "num_request_ratio")))
+    facts = WorldFacts()
+    plan = plan_of(build_space(config, facts), facts, summary)
+    (said,) = [each.detail for each in plan.warnings if each.pointer == "/workload/trace_path"]
+    assert "time_unit=s" in said
 
 
 def test_requests_over_the_context_are_counted_and_warned_about() -> None:

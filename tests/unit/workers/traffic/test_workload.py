@@ -1,15 +1,12 @@
 """A workload block to requests."""
 
-import gzip
-import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-import zstandard
 
 from app.schemas.workload import Workload
+from tests.unit.traces.contents import stored
 from workers.traffic.load_shape import load_shape
 from workers.traffic.synthetic import constant_arrivals, poisson_arrivals
 from workers.traffic.workload import workload_batch
@@ -17,22 +14,6 @@ from workers.traffic.workload import workload_batch
 SYNTHETIC = {"isl": 128, "osl": 4, "num_request_ratio": 2.0}
 ROW = b'{"timestamp":%d,"input_length":100,"output_length":2,"hash_ids":[1,2]}\n'
 ROWS = ROW % 80 + ROW % 40
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A trace file on disk."""
-
-    path: Path
-    sha256: str
-    block_size: int = 512
-
-
-def store(folder: Path, content: bytes, block_size: int = 512) -> Stored:
-    digest = hashlib.sha256(content).hexdigest()
-    path = folder / digest
-    path.write_bytes(content)
-    return Stored(path, digest, block_size)
 
 
 def test_request_rate_arrives_at_a_constant_rate() -> None:
@@ -66,29 +47,22 @@ def test_kv_load_is_closed_at_the_derived_cap() -> None:
 
 def test_trace_is_driven_by_its_clock_and_speedup(tmp_path: Path) -> None:
     workload = Workload(trace_path="t.jsonl", arrival_speedup_ratio=2.0)
-    batch = workload_batch(workload, load_shape(workload), 64, store(tmp_path, ROWS))
-    assert batch.arrival_ms.tolist() == [20.0, 0.0]
+    batch = workload_batch(workload, load_shape(workload), 64, stored(tmp_path, ROWS, block_size=64))
+    assert batch.arrival_ms.tolist() == [0.0, 20.0]
 
 
 def test_trace_capped_is_a_closed_loop(tmp_path: Path) -> None:
     workload = Workload(trace_path="t.jsonl", replay_concurrency=1)
-    batch = workload_batch(workload, load_shape(workload), 64, store(tmp_path, ROWS))
+    batch = workload_batch(workload, load_shape(workload), 64, stored(tmp_path, ROWS, block_size=64))
     assert batch.in_flight_cap == 1
     assert np.array_equal(batch.order, [0, 1])
 
 
 def test_trace_block_size_is_that_of_the_trace(tmp_path: Path) -> None:
     workload = Workload(trace_path="t.jsonl")
-    batch = workload_batch(workload, load_shape(workload), 64, store(tmp_path, ROWS, 64))
+    batch = workload_batch(workload, load_shape(workload), 64, stored(tmp_path, ROWS, block_size=64))
     assert batch.span_tokens is not None
     assert batch.span_tokens.tolist() == [64, 36, 64, 36]
-
-
-def test_trace_compressed_is_the_same_trace(tmp_path: Path) -> None:
-    workload = Workload(trace_path="t.jsonl")
-    stored = [store(tmp_path, form) for form in (ROWS, gzip.compress(ROWS), zstandard.compress(ROWS))]
-    batches = [workload_batch(workload, load_shape(workload), 64, trace) for trace in stored]
-    assert [batch.arrival_ms.tolist() for batch in batches] == [[40.0, 0.0]] * 3
 
 
 def test_workload_asked_twice_shares_one_batch() -> None:
