@@ -145,7 +145,8 @@ def lengthen_gap_log(st: State) -> None:
 def effective_output(pool: Pool, batch: RequestBatch) -> NDArray[np.int64]:
     """int64 [R]: tokens each request will generate, after context limit and TensorRT-LLM's clamp to its pool."""
     output = batch.output_tokens
-    if pool.context_length is not None:
+    # SGLang's decode engines take what was promised at the source: the prompt alone was tested there.
+    if pool.context_length is not None and (pool.backend, pool.role) != ("sglang", "decode"):
         output = np.minimum(output, np.maximum(pool.context_length - batch.input_tokens, 0))
     if pool.backend == "trtllm":
         room = pool.num_blocks * pool.block_size - batch.input_tokens
@@ -215,7 +216,8 @@ def needs_explicit(pool: Pool, batch: RequestBatch) -> bool:
 
 _RANK = np.zeros(state.NUM_RANK_COLUMNS, dtype=np.int64)
 _RANK[[state.WAIT_HEAD, state.WAIT_TAIL, state.RUN_HEAD, state.RUN_TAIL, state.PARTIAL,
-       state.NEW_HEAD, state.NEW_TAIL, state.YOUNG_HEAD, state.REFUSED_HEAD]] = state.NONE  # fmt: skip
+       state.NEW_HEAD, state.NEW_TAIL, state.YOUNG_HEAD, state.REFUSED_HEAD,
+                   state.ARRIVED_HEAD, state.ARRIVED_TAIL]] = state.NONE  # fmt: skip
 _RANK[state.DEFER] = 1
 
 

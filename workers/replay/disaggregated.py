@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from workers.errors import ReasonCode, StuckError, UnsupportedError
 from workers.replay import event_loop, handoff_loop, state
@@ -19,6 +20,7 @@ from workers.traffic.requests import RequestBatch
 
 _EVENTS_BETWEEN_CHECKS = 1 << 16
 _KEPT_PROMPTS = 16
+_ENDS = (event_loop.FINISHED, event_loop.STUCK, handoff_loop.NEED_EXPLICIT, handoff_loop.NEED_RADIX_NODES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +45,43 @@ def pools_of(fleet: Fleet) -> tuple[Pool, Pool]:
 
 def replay_both(fleet: Fleet, batch: RequestBatch, check_stop: Callable[[], None]) -> tuple[Side, Side]:
     """(prefill, decode) after the replay. Raises: StuckError, UnsupportedError; whatever `check_stop` raises."""
-    pools = pools_of(fleet)
-    exact = facts_of(batch).has_few_shapes
-    sides = _sides(fleet, pools, batch)
-    if not _drive(sides, exact, check_stop):
-        sides = _sides(fleet, pools, batch)
-        sides[1].st["limits"][state.EXPLICIT] = 1
-        _drive(sides, exact, check_stop)
+    sides = _finished(fleet, batch, None, check_stop)
     if batch.stop_after_ms is not None:
         # A second run leaves out the token gaps of what the limit cuts off.
-        unfinished = sides[1].st["requests"][:, state.STATUS] == state.WAITING
-        sides = _sides(fleet, pools, batch)
-        sides[1].st["requests"][:, state.SILENT] = unfinished
-        _drive(sides, exact, check_stop)
+        sides = _finished(fleet, batch, sides[1].st["requests"][:, state.STATUS] == state.WAITING, check_stop)
     sides[1].st["numbers"][state.COMMITTED_PREFILL] += sides[0].st["numbers"][state.COMMITTED_PREFILL]
     return sides
 
 
-def _sides(fleet: Fleet, pools: tuple[Pool, Pool], batch: RequestBatch) -> tuple[Side, Side]:
+def _finished(
+    fleet: Fleet, batch: RequestBatch, silent: NDArray[np.bool_] | None, check_stop: Callable[[], None]
+) -> tuple[Side, Side]:
+    """Both sides after one whole run, started anew when it asks for it."""
+    pools = pools_of(fleet)
+    explicit, radix_nodes = False, None
+    while True:
+        sides = _sides(fleet, pools, batch, radix_nodes)
+        dec = sides[1].st
+        if explicit:
+            dec["limits"][state.EXPLICIT] = 1
+        if silent is not None:
+            dec["requests"][:, state.SILENT] = silent
+        code = _drive(sides, facts_of(batch).has_few_shapes, check_stop)
+        if code == event_loop.FINISHED:
+            return sides
+        if code == event_loop.STUCK:
+            raise StuckError(ReasonCode.REPLAY_STUCK, f"no progress at {dec['moments'][state.NOW]} ms")
+        explicit |= code == handoff_loop.NEED_EXPLICIT
+        if code == handoff_loop.NEED_RADIX_NODES:
+            radix_nodes = 2 * max(len(side.st["sgl_nodes"]) for side in sides)
+
+
+def _sides(
+    fleet: Fleet, pools: tuple[Pool, Pool], batch: RequestBatch, radix_nodes: int | None
+) -> tuple[Side, Side]:
+    """Both sides at time 0."""
     prefill, decode = pools
-    pre, dec = build(prefill, prompts_of(batch)), build(decode, batch)
+    pre, dec = build(prefill, prompts_of(batch), radix_nodes), build(decode, batch, radix_nodes)
     _add_handoffs(dec, fleet.transfer, prefill.replicas * prefill.attention_dp)
     sides = Side(prefill, step_table(prefill.step_times), pre), Side(decode, step_table(decode.step_times), dec)
     for side in sides:
@@ -100,24 +119,18 @@ def _add_handoffs(dec: State, transfer: Transfer, num_sources: int) -> None:
     dec["transfer"] = rates
 
 
-def _drive(sides: tuple[Side, Side], exact: bool, check_stop: Callable[[], None]) -> bool:
-    """Call the compiled clock until it has finished, answering its questions; False if it needs the explicit backend."""
+def _drive(sides: tuple[Side, Side], exact: bool, check_stop: Callable[[], None]) -> int:
+    """Call the compiled clock until it has finished, is stuck or has to start anew; answer its other questions."""
     pre, dec = sides[0].st, sides[1].st
     number = dec["numbers"]
-    for side in sides:
-        side.table.lend_to(side.st, exact)
     while True:
-        number[state.EVENTS_LEFT] = _EVENTS_BETWEEN_CHECKS
-        code = handoff_loop.run(pre.book, dec.book)
-        if code == event_loop.FINISHED:
-            return True
-        if code == handoff_loop.NEED_EXPLICIT:
-            return False
-        if code == event_loop.STUCK:
-            raise StuckError(ReasonCode.REPLAY_STUCK, f"no progress at {dec['moments'][state.NOW]} ms")
-        _answer(code, sides[int(number[state.ASKING])], exact)
         for side in sides:
             side.table.lend_to(side.st, exact)
+        number[state.EVENTS_LEFT] = _EVENTS_BETWEEN_CHECKS
+        code = handoff_loop.run(pre.book, dec.book)
+        if code in _ENDS:
+            return int(code)
+        _answer(code, sides[int(number[state.ASKING])], exact)
         check_stop()
 
 

@@ -13,7 +13,7 @@ Source: traffic specification, sections 1 and 5.
 
 import numpy as np
 
-from workers.replay.backends import destination
+from workers.replay.backends import destination, sglang_destination
 from workers.replay.compiled import inner
 from workers.replay.event_loop import walk_group
 from workers.replay.state import (
@@ -127,7 +127,10 @@ def _reserve_head(pre, dec, t):  # type: ignore[no-untyped-def]
     """Give the first request in the queue of decode rank t its room; False if it must wait."""
     handoff, target = handoffs_of(dec), targets_of(dec)
     r = target[t, REQUEST_HEAD]
-    cached = destination.reserve(dec, t, r)
+    if is_destination_first(dec):
+        cached = sglang_destination.reserve(dec, t, r)
+    else:
+        cached = destination.reserve(dec, t, r)
     if cached == NONE:
         return False
     target[t, REQUEST_HEAD] = handoff[r, REQUEST_NEXT]
@@ -202,6 +205,15 @@ def hand_over(pre, dec, now):  # type: ignore[no-untyped-def]
 
 
 @inner
+def may_fit(dec, t, r):  # type: ignore[no-untyped-def]
+    """False when request r surely gets no room on decode rank t before another leaves it."""
+    if is_destination_first(dec):
+        return sglang_destination.may_fit(dec, t, r)
+    _, fits = destination.cached_at_destination(dec, t, r)
+    return fits
+
+
+@inner
 def serve_queues(pre, dec):  # type: ignore[no-untyped-def]
     """One reservation per pass end and per activation of a rank; True if there was one."""
     target = targets_of(dec)
@@ -225,7 +237,10 @@ def _activate_landed(dec, now):  # type: ignore[no-untyped-def]
             continue
         any_landed = True
         while r != NONE and lands[r] <= now:
-            destination.activate(dec, t, r)
+            if is_destination_first(dec):
+                sglang_destination.activate(dec, t, r)
+            else:
+                destination.activate(dec, t, r)
             target[t, MAY_SERVE] += 1
             _list_source(dec, r)
             r = handoff[r, TRAVEL_NEXT]
@@ -265,7 +280,10 @@ def _free_sources(pre, dec):  # type: ignore[no-untyped-def]
             continue
         r = source[s, FREE_HEAD]
         while r != NONE:
-            destination.release_source(pre, s, r)
+            if is_destination_first(dec):
+                sglang_destination.release_source(pre, s, r)
+            else:
+                destination.release_source(pre, s, r)
             r = handoff[r, FREE_NEXT]
         source[s, FREE_HEAD] = NONE
         source[s, FREE_TAIL] = NONE

@@ -13,7 +13,6 @@ import math
 
 import numpy as np
 
-from workers.replay.backends import destination
 from workers.replay.compiled import bare_entry, inner
 from workers.replay.event_loop import (
     FINISHED,
@@ -36,12 +35,14 @@ from workers.replay.handoff import (
     hand_over,
     is_busy,
     is_destination_first,
+    may_fit,
     note_prefilled,
     queue_prompt,
     request_destination,
     serve_queues,
     transfer_ms,
 )
+from workers.replay.radix import OVERFLOW
 from workers.replay.state import (
     ASKING,
     BEGUN,
@@ -80,16 +81,18 @@ from workers.replay.state import (
     passes_of,
     ranks_of,
     requests_of,
+    sgl_counters_of,
     targets_of,
 )
 
-NEED_EXPLICIT = 100
+NEED_EXPLICIT, NEED_RADIX_NODES = 100, 101
+"""Start anew: with the explicit backend in the decode pool; with more room for SGLang's radix trees."""
 _NEXT_INSTANT, _FIRST_STARTS, _ARRIVALS, _LAST_STARTS = range(4)
 
 
 @bare_entry
 def run(pre, dec):  # type: ignore[no-untyped-def]
-    """Advance the replay until it ends or the host is needed; returns a code of event_loop, or NEED_EXPLICIT."""
+    """Advance the replay until it ends or the host is needed; returns a code of event_loop or one of those above."""
     number, moment = numbers_of(dec), moments_of(dec)
     while True:
         if number[STAGE] == _NEXT_INSTANT:
@@ -125,6 +128,8 @@ def _needs_host(pre, dec):  # type: ignore[no-untyped-def]
         return PAUSED
     if number[GIVEN_UP] == 1:
         return NEED_EXPLICIT
+    if _overflows(pre) or _overflows(dec):
+        return NEED_RADIX_NODES
     number[ASKING] = 0
     if not gap_log_suffices(pre):
         return GROW_GAPS
@@ -136,6 +141,12 @@ def _needs_host(pre, dec):  # type: ignore[no-untyped-def]
     if not all_draws_suffice(dec):
         return NEED_DRAWS
     return FINISHED
+
+
+@inner
+def _overflows(st):  # type: ignore[no-untyped-def]
+    counters = sgl_counters_of(st)
+    return counters.shape[0] > 0 and counters[OVERFLOW] == 1
 
 
 @inner
@@ -273,10 +284,8 @@ def _serves_next(dec, w):  # type: ignore[no-untyped-def]
     num_dp = limits_of(dec)[NUM_DP]
     for t in range(w * num_dp, (w + 1) * num_dp):
         r = target[t, REQUEST_HEAD]
-        if r != NONE:
-            _, fits = destination.cached_at_destination(dec, t, r)
-            if fits:
-                return True
+        if r != NONE and may_fit(dec, t, r):
+            return True
     return False
 
 

@@ -11,6 +11,7 @@ from workers.replay.backends.sglang_state import (
     TREE_PAGES,
     end_request,
     join_decode,
+    keep_source,
     make_room,
     publish,
     radix_tree_of,
@@ -43,12 +44,14 @@ from workers.replay.state import (
     NUM_RUNNING,
     NUM_WAITING,
     OUTPUT,
+    PREFILL,
     PREFILL_ISL,
     PREFILL_N,
     PREFILL_PREFIX,
     PROMISED,
     PROMPT,
     RATIO,
+    ROLE,
     RUN_HEAD,
     RUN_NEXT,
     SECOND_TOKEN,
@@ -211,7 +214,9 @@ def commit_prefill(st, s, end):  # type: ignore[no-untyped-def]
             req[r, COMPUTED] = 0
             if remaining == 1 or (remaining > 1 and fits):
                 _give_token(st, r, end)
-            if remaining <= 1:
+            if remaining <= 1 and limits[ROLE] == PREFILL:
+                keep_source(st, s, r, end)
+            elif remaining <= 1:
                 end_request(st, s, r, computed, end)
             else:
                 join_decode(st, s, r)

@@ -8,6 +8,7 @@ from workers.replay.page_runs import (
     page_runs,
 )
 from workers.replay.radix import (
+    EVICTABLE_PAGES,
     FREE_PAGES,
     RadixTree,
     evict,
@@ -25,6 +26,7 @@ from workers.replay.state import (
     DUE_PREV,
     DUE_STEP,
     GENERATED,
+    HELD,
     LAST_TOKEN,
     MAY_REFUSE,
     NEXT_DUE,
@@ -48,6 +50,7 @@ from workers.replay.state import (
     STEP,
     TOKENS,
     State,
+    blocks_for,
     finish,
     growth_of,
     limits_of,
@@ -164,6 +167,20 @@ def end_request(st, s, r, tokens, end):  # type: ignore[no-untyped-def]
     release(st, s, r, tokens)
     if req[r, OUTPUT] > 0:
         stamp[r, LAST_TOKEN] = end
+    finish(st, r, DONE, end)
+
+
+@inner
+def keep_source(st, s, r, end):  # type: ignore[no-untyped-def]
+    """Prompt r is computed: its pages stay until the destination runs, with a slot for one token if there is room."""
+    limits, req, tree = limits_of(st), requests_of(st), radix_tree_of(st)
+    tokens = req[r, PROMPT] + 1
+    more = blocks_for(limits, tokens) - blocks_for(limits, tokens - 1)
+    if more <= tree.nodes[s, FREE_PAGES] + tree.nodes[s, EVICTABLE_PAGES]:
+        make_room(st, s, more)
+    else:
+        tokens -= 1
+    req[r, HELD] = tokens
     finish(st, r, DONE, end)
 
 
