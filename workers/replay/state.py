@@ -52,7 +52,7 @@ AGG, PREFILL, DECODE = 0, 1, 2
 # in the row of its first rank only. Decode role: OTHERS_WAIT, 1 while requests wait for room on this rank. SGLang's:
 # ARRIVED_HEAD and ARRIVED_TAIL chain, by WAIT_NEXT, handed-over requests without a slot, also counted in NUM_WAITING.
 # SGLang alone: PROMISED, sum of min(O - g, RESERVED_OUTPUT_LIMIT) over running requests. NUM_LONG, those beyond that
-# limit. NUM_FRESH, those without a decode pass yet. STALLED, 1 when a prefill pass came after the last decode pass.
+# limit. NUM_FRESH, those without a decode pass yet. STALLED, 1 when a prefill pass or a wait for room came after the last decode pass.
 # NEXT_DUE, no request is due before this step. RETRACTED, 1 when this pass retracted. HEAD_ASK, tokens the blocked head
 # of the queue asks for. MAY_REFUSE, 1 when some prompt exceeds the context limit. GATE_PASSES, passes that may not
 # prefill. PREFILLED, 1 when a rank of the replica prefills in this pass.

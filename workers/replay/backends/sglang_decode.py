@@ -98,6 +98,7 @@ def plan_decode(st, s):  # type: ignore[no-untyped-def]
     _retract_until_it_fits(st, s)
     if _need(st, s) > _room(st, s):
         rank[s, EFFECT] = rank[s, RETRACTED]
+        rank[s, STALLED] = 1
         return 1
     n = rank[s, NUM_RUNNING]
     rank[s, DECODE_N] = n
