@@ -81,7 +81,8 @@ def _sides(
 ) -> tuple[Side, Side]:
     """Both sides at time 0."""
     prefill, decode = pools
-    pre, dec = build(prefill, prompts_of(batch), radix_nodes), build(decode, batch, radix_nodes)
+    pre = build(prefill, prompts_of(batch), radix_nodes, fleet.router)
+    dec = build(decode, batch, radix_nodes, fleet.router)
     _add_handoffs(dec, fleet.transfer, prefill.replicas * prefill.attention_dp)
     sides = Side(prefill, step_table(prefill.step_times), pre), Side(decode, step_table(decode.step_times), dec)
     for side in sides:

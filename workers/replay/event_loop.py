@@ -11,7 +11,9 @@ import numpy as np
 
 from workers.replay.backends import sglang, vllm
 from workers.replay.compiled import bare_entry, entry, inner
+from workers.replay.completion import next_thinker
 from workers.replay.drafts import draws_suffice
+from workers.replay.router import is_routed, pick, show_cache
 from workers.replay.state import (
     ACTIVE,
     ARRIVAL,
@@ -70,7 +72,6 @@ from workers.replay.state import (
     log_gap,
     log_stretch,
     moments_of,
-    next_thinker,
     numbers_of,
     passes_of,
     ranks_of,
@@ -348,6 +349,7 @@ def _finish_pass(st, w, now):  # type: ignore[no-untyped-def]
         elif rank[s, ACTIVE] == 1:
             vllm.commit(st, s, steps, passed[w, FIRST_END], now)
         has_work |= rank[s, NUM_WAITING] + rank[s, NUM_RUNNING] > 0
+        show_cache(st, s)
     if not has_work:
         rank[w * num_dp, NUM_PASSES] = 0
     rank[w * num_dp, PHASE] = IDLE
@@ -413,14 +415,27 @@ def pop_release(st, now):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _route(st, r, now):  # type: ignore[no-untyped-def]
-    """Round robin over replicas, inside a replica over its ranks; cut a stretch that the arrival may join."""
-    limits, rank, number, req = limits_of(st), ranks_of(st), numbers_of(st), requests_of(st)
-    num_dp = limits[NUM_DP]
+def _next_in_turn(st):  # type: ignore[no-untyped-def]
+    """(replica, rank) of the next request by round robin."""
+    rank, number = ranks_of(st), numbers_of(st)
+    num_dp = limits_of(st)[NUM_DP]
     w = number[FIRST_REPLICA] + number[ROUTED] % (number[LAST_REPLICA] - number[FIRST_REPLICA])
     number[ROUTED] += 1
     dp_rank = rank[w * num_dp, RANK_COUNTER] % num_dp
     rank[w * num_dp, RANK_COUNTER] += 1
+    return w, dp_rank
+
+
+@inner
+def _route(st, r, now):  # type: ignore[no-untyped-def]
+    """By cost, or round robin over replicas and ranks inside a replica; cut a stretch that the arrival may join."""
+    rank, req = ranks_of(st), requests_of(st)
+    num_dp = limits_of(st)[NUM_DP]
+    if is_routed(st):
+        s = pick(st, r)
+        w, dp_rank = s // num_dp, s % num_dp
+    else:
+        w, dp_rank = _next_in_turn(st)
     req[r, WORKER] = w
     req[r, DP_RANK] = dp_rank
     s = w * num_dp + dp_rank

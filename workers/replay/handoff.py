@@ -16,6 +16,7 @@ import numpy as np
 from workers.replay.backends import destination, sglang_destination
 from workers.replay.compiled import inner
 from workers.replay.event_loop import walk_group
+from workers.replay.router import is_routed, pick
 from workers.replay.state import (
     ADMISSIONS,
     BACKEND,
@@ -88,11 +89,14 @@ def is_busy(st, s):  # type: ignore[no-untyped-def]
 
 @inner
 def route(st, r):  # type: ignore[no-untyped-def]
-    """The rank that serves request r: round robin over all ranks of the pool, replica by replica."""
+    """The rank that serves request r: by cost, or round robin over all ranks of the pool, replica by replica."""
     number, req = numbers_of(st), requests_of(st)
     num_dp = limits_of(st)[NUM_DP]
-    s = number[ROUTED] % ranks_of(st).shape[0]
-    number[ROUTED] += 1
+    if is_routed(st):
+        s = pick(st, r)
+    else:
+        s = number[ROUTED] % ranks_of(st).shape[0]
+        number[ROUTED] += 1
     req[r, WORKER] = s // num_dp
     req[r, DP_RANK] = s % num_dp
     return s

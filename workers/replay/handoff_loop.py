@@ -14,6 +14,7 @@ import math
 import numpy as np
 
 from workers.replay.compiled import bare_entry, inner
+from workers.replay.completion import finish
 from workers.replay.event_loop import (
     FINISHED,
     GROW_GAPS,
@@ -43,6 +44,7 @@ from workers.replay.handoff import (
     transfer_ms,
 )
 from workers.replay.radix import OVERFLOW
+from workers.replay.router import is_routed
 from workers.replay.state import (
     ASKING,
     BEGUN,
@@ -72,7 +74,6 @@ from workers.replay.state import (
     TARGET,
     TRAVEL_HEAD,
     WAIT_NEXT,
-    finish,
     handoffs_of,
     lands_of,
     limits_of,
@@ -192,6 +193,10 @@ def _cut_for(pre, dec, first, now):  # type: ignore[no-untyped-def]
     """Cut the stretches in which the prompts just computed, chained from `first`, will have something to do."""
     req = requests_of(pre)
     num_dp, num_ranks = limits_of(dec)[NUM_DP], ranks_of(dec).shape[0]
+    if is_routed(dec) and not is_destination_first(dec):
+        for w in range(num_ranks // num_dp):
+            cut(dec, w, now)
+        return
     turn = numbers_of(dec)[ROUTED]
     r = first
     while r != NONE:

@@ -12,12 +12,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.errors import ReasonCode, StoppedError, StuckError, UnsupportedError
+from workers.errors import ReasonCode, StoppedError, StuckError
 from workers.replay import event_loop, state
 from workers.replay.arrays import build, facts_of, lengthen_gap_log, radix_overflow
 from workers.replay.disaggregated import Side, mark_arrived, replay_both
 from workers.replay.drafts import extend_draws, needs_draws
-from workers.replay.fleet import Fleet, Pool
+from workers.replay.fleet import Fleet, KvRouter, Pool
 from workers.replay.metrics import Metric, Sla
 from workers.replay.outcomes import COMPLETED, REJECTED, UNFINISHED, Outcomes
 from workers.replay.reductions import folded
@@ -34,15 +34,14 @@ _STATUS = np.array([UNFINISHED, UNFINISHED, COMPLETED, REJECTED], dtype=np.int8)
 
 
 def replay(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None = None) -> Outcomes:
-    """Replay every request on a fleet with round-robin routing.
+    """Replay every request on a fleet.
 
     Raises: StuckError when the modelled engine makes no progress, StoppedError when `should_stop` says so,
     UnsupportedError for fleets that this replay does not cover.
     """
-    _refuse_router(fleet)
     if fleet.agg is None:
         return _outcomes_of_both(*replay_both(fleet, batch, partial(_check_stop, should_stop)), batch)
-    return outcomes_of(_simulated(fleet.agg, batch, should_stop), fleet.agg, batch)
+    return outcomes_of(_simulated(fleet.agg, batch, fleet.router, should_stop), fleet.agg, batch)
 
 
 def replay_many(
@@ -56,30 +55,35 @@ def replay_many(
 
 
 def _summary(fleet: Fleet, batch: RequestBatch, sla: Sla | None, should_stop: ShouldStop | None) -> dict[str, Metric]:
-    _refuse_router(fleet)
     if fleet.agg is None:
         pre, dec = replay_both(fleet, batch, partial(_check_stop, should_stop))
         mark_arrived(pre, dec)
         return summarise(dec.st, dec.pool, sla, prefill=pre.pool)
     pool = fleet.agg
-    part, load, copies = folded(pool, batch)
-    return summarise(_simulated(part, load, should_stop), pool, sla, copies)
+    part, load, copies = (pool, batch, 1) if fleet.router else folded(pool, batch)
+    return summarise(_simulated(part, load, fleet.router, should_stop), pool, sla, copies)
 
 
-def _simulated(pool: Pool, batch: RequestBatch, should_stop: ShouldStop | None) -> State:
+def _simulated(pool: Pool, batch: RequestBatch, router: KvRouter | None, should_stop: ShouldStop | None) -> State:
     """A finished replay; under a virtual-time limit a second run leaves out the token gaps of what the first left open."""
-    st = _run(pool, batch, None, should_stop)
+    st = _run(pool, batch, router, None, should_stop)
     if batch.stop_after_ms is None:
         return st
-    return _run(pool, batch, st["requests"][:, state.STATUS] == state.WAITING, should_stop)
+    return _run(pool, batch, router, st["requests"][:, state.STATUS] == state.WAITING, should_stop)
 
 
-def _run(pool: Pool, batch: RequestBatch, silent: NDArray[np.bool_] | None, should_stop: ShouldStop | None) -> State:
+def _run(
+    pool: Pool,
+    batch: RequestBatch,
+    router: KvRouter | None,
+    silent: NDArray[np.bool_] | None,
+    should_stop: ShouldStop | None,
+) -> State:
     """The state after one whole run; started anew with more room if SGLang's radix trees turn out too small."""
     table = step_table(pool.step_times)
     radix_nodes: int | None = None
     while True:
-        st = build(pool, batch, radix_nodes)
+        st = build(pool, batch, radix_nodes, router)
         if silent is not None:
             st["requests"][:, state.SILENT] = silent
         try:
@@ -90,11 +94,6 @@ def _run(pool: Pool, batch: RequestBatch, silent: NDArray[np.bool_] | None, shou
             radix_nodes = 2 * len(st["sgl_nodes"])
         else:
             return st
-
-
-def _refuse_router(fleet: Fleet) -> None:
-    if fleet.router is not None:
-        raise UnsupportedError(ReasonCode.REPLAY_ERROR, "the compiled replay covers round-robin fleets only")
 
 
 def warm() -> None:
@@ -120,7 +119,7 @@ def advance(
         extend_draws(st, pool)
     replicas = int(st["limits"][state.NUM_REPLICAS])
     open_loop = batch.in_flight_cap is None
-    independent = open_loop and facts_of(batch).is_plain
+    independent = open_loop and facts_of(batch).is_plain and st["loads"].size == 0
     if not independent:
         number[state.FIRST_REPLICA], number[state.LAST_REPLICA] = 0, replicas
         number[state.SESSION_STRIDE] = 1

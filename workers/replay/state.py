@@ -103,6 +103,12 @@ REQUEST_HEAD, REQUEST_TAIL, MAY_SERVE, TRAVEL_HEAD, TRAVEL_TAIL, NUM_TARGET_COLU
 FREE_HEAD, FREE_TAIL, NUM_SOURCE_COLUMNS = range(3)
 TOKEN_BYTES, GB_PER_S, MISSING_ONLY, NUM_TRANSFER = range(4)
 
+# loads, routes, believed int64 [R], router_draws float64 [R], router float64 [NUM_ROUTER]: see router.
+BELIEVED_TOKENS, BELIEVED_BLOCKS, CHANGED_HEAD, NUM_LOADS = range(4)
+SEEN, HOLDERS, COVERED, CHANGED_NEXT, NUM_ROUTES = range(5)
+UNCHANGED = -2
+CREDIT, LOAD_SCALE, TEMPERATURE, NUM_ROUTER = range(4)
+
 # gaps: float64 [G, 4], the log of token gaps, see log_gap and log_stretch.
 GAP_MS, GAP_COUNT, GAP_CONTEXT, GAP_STEPS = range(4)
 
@@ -119,6 +125,7 @@ BOOK = (
     "limits", "ranks", "passes", "numbers", "moments", "requests", "stamps", "sessions", "thinkers", "gaps", "acceptance",
     "extents", "paths", "copies", "growth", "ring", "decode_table", "memo_keys", "memo_values", "timing", "rates", "draws",
     "exact_index", "exact_values", "handoffs", "lands", "targets", "sources", "transfer",
+    "loads", "routes", "believed", "router_draws", "router",
     "sgl_reals", "sgl_nodes", "sgl_slots", "sgl_counters", "sgl_runs",
 )  # fmt: skip
 
@@ -191,7 +198,8 @@ SHAPES = {
     "memo_values": (_F8, 0), "timing": (_I8, 0), "rates": (_F8, 0), "draws": (_F8, 0),
     "exact_index": (_I4, 0), "exact_values": (_F8, 0),
     "handoffs": (_I8, NUM_HANDOFF_COLUMNS), "lands": (_F8, 0), "targets": (_I8, NUM_TARGET_COLUMNS),
-    "sources": (_I8, NUM_SOURCE_COLUMNS), "transfer": (_F8, 0),
+    "sources": (_I8, NUM_SOURCE_COLUMNS), "transfer": (_F8, 0), "loads": (_I8, NUM_LOADS),
+    "routes": (_I4, NUM_ROUTES), "believed": (_I8, 0), "router_draws": (_F8, 0), "router": (_F8, 0),
     "sgl_reals": (_F8, NUM_REALS), "sgl_nodes": (_I8, NUM_NODE_COLUMNS), "sgl_slots": (_I4, 0),
     "sgl_counters": (_I8, 0), "sgl_runs": (_I8, NUM_RUN_COLUMNS),
 }  # fmt: skip
@@ -206,8 +214,9 @@ _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
     _accessor(name, *SHAPES[name]) for name in BOOK[11:24]
 )  # fmt: skip
 handoffs_of, lands_of, targets_of, sources_of, transfer_of = (_accessor(name, *SHAPES[name]) for name in BOOK[24:29])
+loads_of, routes_of, believed_of, router_draws_of, router_of = (_accessor(name, *SHAPES[name]) for name in BOOK[29:34])
 sgl_reals_of, sgl_nodes_of, sgl_slots_of, sgl_counters_of, sgl_runs_of = (
-    _accessor(name, *SHAPES[name]) for name in BOOK[29:]
+    _accessor(name, *SHAPES[name]) for name in BOOK[34:]
 )
 
 
@@ -310,78 +319,6 @@ def note_admission(st, r, now, reused):  # type: ignore[no-untyped-def]
         req[r, FIRST_REUSED] = reused
     req[r, ADMISSIONS] += 1
     req[r, MAX_REUSED] = max(req[r, MAX_REUSED], reused)
-
-
-@inner
-def finish(st, r, status, end):  # type: ignore[no-untyped-def]
-    """Request r is over (DONE or REFUSED) at `end`: stamp it, queue its session's next turn or free its slot.
-
-    In a prefill pool it is over for this pool only and joins the chain of prompts to hand over.
-    """
-    number, moment, req, stamp = numbers_of(st), moments_of(st), requests_of(st), stamps_of(st)
-    req[r, STATUS] = status
-    stamp[r, END] = end
-    number[NUM_DONE] += 1
-    if limits_of(st)[ROLE] == PREFILL:
-        _note_prefilled(st, r)
-        return
-    if status == DONE:
-        moment[LAST_END] = max(moment[LAST_END], end)
-    if req[r, HAS_NEXT] == 1:
-        _think(st, end + stamp[r + 1, DELAY], r + 1)
-    else:
-        number[FREED_NOW] += 1
-
-
-@inner
-def _note_prefilled(st, r):  # type: ignore[no-untyped-def]
-    number, req = numbers_of(st), requests_of(st)
-    req[r, WAIT_NEXT] = NONE
-    if number[PREFILLED_TAIL] == NONE:
-        number[PREFILLED_HEAD] = r
-    else:
-        req[number[PREFILLED_TAIL], WAIT_NEXT] = r
-    number[PREFILLED_TAIL] = r
-
-
-@inner
-def _think(st, when, r):  # type: ignore[no-untyped-def]
-    number, heap = numbers_of(st), thinkers_of(st)
-    i = number[THINKING]
-    number[THINKING] += 1
-    while i > 0:
-        parent = (i - 1) >> 1
-        if heap[parent, 0] < when or (heap[parent, 0] == when and heap[parent, 1] < r):
-            break
-        heap[i, 0], heap[i, 1] = heap[parent, 0], heap[parent, 1]
-        i = parent
-    heap[i, 0], heap[i, 1] = when, r
-
-
-@inner
-def next_thinker(st):  # type: ignore[no-untyped-def]
-    """Remove and return the follow-up turn with the earliest release; ties by request index."""
-    number, heap = numbers_of(st), thinkers_of(st)
-    top = np.int64(heap[0, 1])
-    number[THINKING] -= 1
-    size = number[THINKING]
-    when, r = heap[size, 0], heap[size, 1]
-    i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= size:
-            break
-        other = child + 1
-        if other < size and (
-            heap[other, 0] < heap[child, 0] or (heap[other, 0] == heap[child, 0] and heap[other, 1] < heap[child, 1])
-        ):
-            child = other
-        if heap[child, 0] > when or (heap[child, 0] == when and heap[child, 1] > r):
-            break
-        heap[i, 0], heap[i, 1] = heap[child, 0], heap[child, 1]
-        i = child
-    heap[i, 0], heap[i, 1] = when, r
-    return top
 
 
 @inner

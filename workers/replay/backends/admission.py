@@ -4,6 +4,7 @@ Source: engine specification, sections 3.2, 3.3, 4.4, 4.7, 5 and 6.
 """
 
 from workers.replay.compiled import inner
+from workers.replay.completion import finish
 from workers.replay.kv_cache import match, pin, release, take
 from workers.replay.state import (
     BACKEND,
@@ -34,7 +35,6 @@ from workers.replay.state import (
     TRTLLM,
     WAIT_NEXT,
     blocks_for,
-    finish,
     limits_of,
     note_admission,
     numbers_of,

@@ -21,6 +21,7 @@ from workers.replay.backends.destination import next_waiting, run_arrived
 from workers.replay.compiled import inner
 from workers.replay.drafts import accepted_drafts
 from workers.replay.kv_cache import register, release, take
+from workers.replay.router import note_first_token
 from workers.replay.state import (
     ASKED,
     BACKEND,
@@ -322,6 +323,7 @@ def _stamp(st, r, tokens, end):  # type: ignore[no-untyped-def]
     zero_gaps = tokens - 1
     if generated == 0:
         stamp[r, FIRST_TOKEN] = end
+        note_first_token(st, r)
     else:
         if req[r, SILENT] == 0:
             log_gap(st, end - stamp[r, LAST_TOKEN], 1)

@@ -17,6 +17,7 @@ from workers.replay.backends.sglang_prefill import (
     form_batch,
 )
 from workers.replay.compiled import inner
+from workers.replay.completion import finish
 from workers.replay.radix import (
     OVERFLOW,
 )
@@ -51,7 +52,6 @@ from workers.replay.state import (
     WAIT_HEAD,
     WAIT_NEXT,
     WAIT_TAIL,
-    finish,
     limits_of,
     ranks_of,
     requests_of,

@@ -9,17 +9,16 @@ from workers.replay.backends.sglang_prefill import (
 )
 from workers.replay.backends.sglang_state import (
     CHUNK_TOKENS,
-    FRESH,
     RESERVED_OUTPUT_LIMIT,
     RETRACT_STEPS,
     bucket_of,
     end_request,
     leave_decode,
     make_room,
-    radix_tree_of,
     release,
     remaining_output,
 )
+from workers.replay.backends.sglang_tree import FRESH, radix_tree_of
 from workers.replay.compiled import inner
 from workers.replay.drafts import (
     accepted_drafts,
@@ -29,6 +28,7 @@ from workers.replay.radix import (
     FREE_PAGES,
     evict,
 )
+from workers.replay.router import note_first_token
 from workers.replay.state import (
     BLOCK_SIZE,
     COMPUTED,
@@ -353,6 +353,7 @@ def _log_first_gaps(st, s, first_end):  # type: ignore[no-untyped-def]
         req[r, FRESH] = stays_fresh
         if math.isnan(stamp[r, FIRST_TOKEN]):
             stamp[r, FIRST_TOKEN] = first_end
+            note_first_token(st, r)
         else:
             if math.isnan(stamp[r, SECOND_TOKEN]):
                 stamp[r, SECOND_TOKEN] = first_end

@@ -6,15 +6,12 @@ arrival. Source: traffic specification, section 5.
 
 from workers.replay.backends.sglang_prefill import first_computed
 from workers.replay.backends.sglang_state import (
-    FIRST_RUN,
-    LAST_NODE,
-    TREE_PAGES,
     join_decode,
     make_room,
     publish,
-    radix_tree_of,
     release,
 )
+from workers.replay.backends.sglang_tree import FIRST_RUN, LAST_NODE, TREE_PAGES, radix_tree_of
 from workers.replay.compiled import inner
 from workers.replay.radix import EVICTABLE_PAGES, FREE_PAGES, lock_prefix, unlock
 from workers.replay.state import (

@@ -4,19 +4,15 @@ import math
 
 from workers.replay.backends.sglang_state import (
     CHUNK_TOKENS,
-    END_RUN,
-    FIRST_RUN,
-    LAST_NODE,
     RESERVED_OUTPUT_LIMIT,
-    TREE_PAGES,
     end_request,
     join_decode,
     keep_source,
     make_room,
     publish,
-    radix_tree_of,
     remaining_output,
 )
+from workers.replay.backends.sglang_tree import END_RUN, FIRST_RUN, LAST_NODE, TREE_PAGES, radix_tree_of
 from workers.replay.compiled import inner
 from workers.replay.radix import (
     EVICTABLE_PAGES,
@@ -26,6 +22,7 @@ from workers.replay.radix import (
     matched_pages,
     unlock,
 )
+from workers.replay.router import note_first_token
 from workers.replay.state import (
     BLOCK_SIZE,
     CACHING,
@@ -229,6 +226,7 @@ def _give_token(st, r, end):  # type: ignore[no-untyped-def]
     req, stamp = requests_of(st), stamps_of(st)
     if req[r, GENERATED] == 0:
         stamp[r, FIRST_TOKEN] = end
+        note_first_token(st, r)
     else:
         log_gap(st, end - stamp[r, LAST_TOKEN], 1)
         if math.isnan(stamp[r, SECOND_TOKEN]):

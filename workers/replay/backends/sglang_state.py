@@ -2,7 +2,9 @@
 
 import numpy as np
 
+from workers.replay.backends.sglang_tree import END_RUN, FIRST_RUN, FRESH, LAST_NODE, TREE_PAGES, radix_tree_of
 from workers.replay.compiled import inner
+from workers.replay.completion import finish
 from workers.replay.fleet import Pool
 from workers.replay.page_runs import (
     page_runs,
@@ -10,14 +12,12 @@ from workers.replay.page_runs import (
 from workers.replay.radix import (
     EVICTABLE_PAGES,
     FREE_PAGES,
-    RadixTree,
     evict,
     insert_prefix,
     new_tree,
     unlock,
 )
 from workers.replay.state import (
-    BEFORE,
     BLOCK_SIZE,
     CACHING,
     CONTEXT_SUM,
@@ -44,14 +44,9 @@ from workers.replay.state import (
     RATIO_START,
     RESIDUE,
     RING_MASK,
-    SPARE_A,
-    SPARE_B,
-    SPARE_C,
     STEP,
-    TOKENS,
     State,
     blocks_for,
-    finish,
     growth_of,
     limits_of,
     ranks_of,
@@ -59,18 +54,10 @@ from workers.replay.state import (
     ring_of,
     run_append,
     run_remove,
-    sgl_counters_of,
-    sgl_nodes_of,
     sgl_runs_of,
-    sgl_slots_of,
     stamps_of,
 )
 from workers.traffic.requests import RequestBatch
-
-# Columns of `requests` that belong to the backend in use. LAST_NODE: end of the request's locked path in the radix
-# tree, TREE_PAGES: its pages. FRESH: 1 while a running request has not been in a decode pass. FIRST_RUN, END_RUN: rows
-# of its content in `sgl_runs`.
-LAST_NODE, TREE_PAGES, FRESH, FIRST_RUN, END_RUN = SPARE_A, SPARE_B, SPARE_C, BEFORE, TOKENS
 
 CHUNK_TOKENS = 8192
 RESERVED_OUTPUT_LIMIT = 4096
@@ -102,12 +89,6 @@ def add_sglang(st: State, pool: Pool, batch: RequestBatch, node_capacity: int | 
     reals[:, RATIO_FLOOR] = FLOOR_OF_START * start
     reals[:, RATIO_FALL] = FALL_OF_START * start / FALL_PASSES
     st["sgl_reals"] = reals
-
-
-@inner
-def radix_tree_of(st):  # type: ignore[no-untyped-def]
-    """The radix trees of all ranks; engine number = rank number."""
-    return RadixTree(sgl_nodes_of(st), sgl_slots_of(st), sgl_counters_of(st))
 
 
 @inner

@@ -23,6 +23,7 @@ from workers.replay.backends.decoding import growth_of_step, schedule, steps_tha
 from workers.replay.backends.destination import next_waiting, run_arrived
 from workers.replay.compiled import inner
 from workers.replay.kv_cache import register, release, take
+from workers.replay.router import note_first_token
 from workers.replay.state import (
     BLOCK_SIZE,
     CHUNKED,
@@ -365,6 +366,7 @@ def _first_token(st, s, r, end):  # type: ignore[no-untyped-def]
     if generated < req[r, OUTPUT]:
         if generated == 0:
             stamp[r, FIRST_TOKEN] = end
+            note_first_token(st, r)
         else:
             log_gap(st, end - stamp[r, LAST_TOKEN], 1)
             if generated == 1:
