@@ -9,7 +9,8 @@ import hmac
 import ipaddress
 import secrets
 from collections.abc import Sequence
-from typing import NamedTuple
+from datetime import datetime
+from typing import NamedTuple, Protocol
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
@@ -85,9 +86,15 @@ def identify(db: Session, authorization: str | None, client_host: str | None) ->
 
     Raises: UnauthenticatedError, in the same words for an unknown, a wrong and a revoked key.
     """
-    if authorization is not None:
-        return _holder(db, authorization)
-    if has_keys(db):
+    if authorization is None:
+        return anonymous(client_host, has_keys=has_keys(db))
+    key_id = claimed_key_id(authorization)
+    return holder(authorization, db.get(KeyRow, key_id) if key_id is not None else None)
+
+
+def anonymous(client_host: str | None, *, has_keys: bool) -> Caller:
+    """A caller without a key. Raises: UnauthenticatedError unless none is needed."""
+    if has_keys:
         raise UnauthenticatedError
     if not settings().allow_anonymous and not is_loopback(client_host):
         raise UnauthenticatedError(
@@ -97,19 +104,38 @@ def identify(db: Session, authorization: str | None, client_host: str | None) ->
     return Caller(DEFAULT_PROJECT, frozenset(SCOPES))
 
 
-def _holder(db: Session, authorization: str) -> Caller:
+class StoredKey(Protocol):
+    """What is kept of a key: a KeyRow, or the same columns."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def project(self) -> str: ...
+    @property
+    def scopes(self) -> list[str]: ...
+    @property
+    def secret_sha256(self) -> bytes: ...
+    @property
+    def revoked_at(self) -> datetime | None: ...
+
+
+def claimed_key_id(authorization: str) -> str | None:
+    """The id of the key that a header claims to hold; None if it has not the form of a key."""
     scheme, _, text = authorization.partition(" ")
     prefix, _, rest = text.strip().partition("_")
-    key_id, _, secret = rest.partition("_")
-    row = None
-    if scheme.lower() == "bearer" and prefix == _PREFIX and key_id.isalnum() and key_id.isascii():
-        row = db.get(KeyRow, key_id)
-    # Compared even when there is no row, so that the time taken does not tell which ids exist.
-    expected = row.secret_sha256 if row is not None else bytes(32)
-    is_right = hmac.compare_digest(_hash(secret), expected)
-    if row is None or not is_right or row.revoked_at is not None:
+    key_id = rest.partition("_")[0]
+    is_formed = scheme.lower() == "bearer" and prefix == _PREFIX and key_id.isalnum() and key_id.isascii()
+    return key_id if is_formed else None
+
+
+def holder(authorization: str, key: StoredKey | None) -> Caller:
+    """The caller that a header's secret proves to hold `key`. Raises: UnauthenticatedError."""
+    secret = authorization.strip().split("_", 2)[-1]
+    # Compared even when there is no key, so that the time taken does not tell which ids exist.
+    is_right = hmac.compare_digest(_hash(secret), key.secret_sha256 if key is not None else bytes(32))
+    if key is None or not is_right or key.revoked_at is not None:
         raise UnauthenticatedError("The API key is not valid.")
-    return Caller(row.project, frozenset().union(*(_IMPLIED[scope] for scope in row.scopes)), row.id)
+    return Caller(key.project, frozenset().union(*(_IMPLIED[scope] for scope in key.scopes)), key.id)
 
 
 def _hash(secret: str) -> bytes:

@@ -1,11 +1,11 @@
 """Verbs on candidates: pages, one, its report, and the comparison of two studies' winners."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 import zstandard
-from sqlalchemy import select
+from sqlalchemy import Row, Text, cast, select
 from sqlalchemy.orm import Session
 
 from app.db.tables import CandidateRow, ReportRow, StudyRow
@@ -24,37 +24,68 @@ class Winner(NamedTuple):
     candidate: CandidateRow
 
 
-def page_of_candidates(db: Session, study: StudyRow, view: View, limit: int, after: UUID | None) -> list[CandidateRow]:
-    """Candidates of a view in its order, those behind candidate `after`.
+_PAGE: tuple[Any, ...] = (
+    CandidateRow.id,
+    CandidateRow.study_id,
+    CandidateRow.number,
+    CandidateRow.rank,
+    CandidateRow.on_front,
+    CandidateRow.used_gpus,
+    CandidateRow.score,
+    CandidateRow.objectives,
+    CandidateRow.rejected,
+    CandidateRow.sla_met,
+    CandidateRow.created_at,
+    *(cast(getattr(CandidateRow, name), Text).label(name) for name in ("deployment", "load", "metrics", "stability")),
+)
+
+
+class Glance(NamedTuple):
+    """What a page of candidates needs to know of its study."""
+
+    version: int
+    goal: Mapping[str, Any]
+
+
+def glance(db: Session, study_id: UUID) -> Glance:
+    """Raises: NotFoundError."""
+    query = select(StudyRow.version, StudyRow.config["goal"]).where(StudyRow.id == study_id)
+    found = db.execute(query).one_or_none()
+    if found is None:
+        raise NotFoundError("There is no such study.")
+    return Glance(*found)
+
+
+def page_of_candidates(
+    db: Session, study_id: UUID, *, view: View, is_pareto: bool, limit: int, after: UUID | None
+) -> Sequence[Row[Any]]:
+    """Candidates of a view in its order, those behind candidate `after`; documents come as JSON text, unparsed.
 
     Stable while rows arrive: a page begins behind the *present* place of the last candidate seen, and two candidates
     never swap places. So nothing that was there when paging began is left out or shown twice.
     Raises: NotFoundError if `after` is not a candidate of this study.
     """
-    query = select(CandidateRow).where(CandidateRow.study_id == study.id)
+    query = select(*_PAGE).where(CandidateRow.study_id == study_id)
     key = CandidateRow.number if view == "all" else CandidateRow.place
     if view == "all":
         query = query.order_by(CandidateRow.number)
     else:
-        is_shown = CandidateRow.on_front if is_front_view(study, view) else CandidateRow.place.is_not(None)
+        # A Pareto goal ranks the front only.
+        is_shown = CandidateRow.on_front if view == "front" or is_pareto else CandidateRow.place.is_not(None)
         query = query.where(is_shown).order_by(CandidateRow.place)
     if after is not None:
-        last = db.scalar(select(key).where(CandidateRow.study_id == study.id, CandidateRow.id == after))
+        last = db.scalar(select(key).where(CandidateRow.study_id == study_id, CandidateRow.id == after))
         if last is None:
             raise NotFoundError("The cursor is not of this list.")
         query = query.where(key > last)
-    return list(db.scalars(query.limit(limit)))
+    rows: Sequence[Row[Any]] = db.execute(query.limit(limit)).all()
+    return rows
 
 
-def is_front_view(study: StudyRow, view: View) -> bool:
-    """Whether a view shows the front only: asked for by name, or the ranking of a Pareto goal."""
-    return view == "front" or (view == "ranked" and study.config["goal"]["target"] == "pareto")
-
-
-def get_candidate(db: Session, study: StudyRow, candidate_id: UUID) -> CandidateRow:
+def get_candidate(db: Session, study_id: UUID, candidate_id: UUID) -> CandidateRow:
     """Raises: NotFoundError."""
     candidate = db.get(CandidateRow, candidate_id)
-    if candidate is None or candidate.study_id != study.id:
+    if candidate is None or candidate.study_id != study_id:
         raise NotFoundError("There is no such candidate in this study.")
     return candidate
 

@@ -1,5 +1,6 @@
 """The API: joins routes, planner and rescuer. The only module of `app` that knows `workers`."""
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,10 +16,12 @@ from app.config import SERVICE_VERSION, settings
 from app.db.engine import is_away, transaction
 from app.errors import FieldFault, InvalidRequestError
 from app.log import configure_logging
-from app.routes import candidates, events, ops, studies, traces
+from app.polls import Polls, Readings
+from app.routes import candidates, dashboard, events, ops, studies, traces
 from app.routes.deps import Planner
 from app.routes.metering import Metering
 from app.routes.problems import add_handlers
+from app.routes.rendered import RenderedPages
 from app.schemas.plan import Plan
 from app.schemas.problem import Problem
 from app.schemas.study import SmartSearchConfig
@@ -47,9 +50,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     rescuer = Rescuer()
     app.state.waker.start()
     rescuer.start()
+    # What start-up left will live as long as the process: not worth looking at in each full collection.
+    gc.freeze()
     yield
     await app.state.waker.stop()
     await run_in_threadpool(rescuer.stop)
+    app.state.readings.close()
 
 
 def _refuse_open_door() -> None:
@@ -76,7 +82,10 @@ def create_app(planner: Planner = plan_document) -> FastAPI:
     app = FastAPI(title="Spica Studies", version=SERVICE_VERSION, description=_DESCRIPTION, lifespan=_lifespan)
     app.state.planner = planner
     app.state.waker = Waker(read_versions)
-    for routes in (studies, events, candidates, traces, ops):
+    app.state.readings = Readings()
+    app.state.polls = Polls(app.state.readings)
+    app.state.rendered = RenderedPages(settings().page_cache_bytes)
+    for routes in (studies, events, candidates, traces, ops, dashboard):
         app.include_router(routes.router)
     add_handlers(app)
     app.add_middleware(Metering)

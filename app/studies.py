@@ -7,7 +7,7 @@ from uuid import UUID
 
 from sqlalchemy import Select, delete, func, select, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
 from app.auth import Caller
 from app.config import SERVICE_VERSION, settings
@@ -95,6 +95,7 @@ def _insert(db: Session, caller: Caller, submission: Submission, trace: StoredTr
         db,
         id=uuid7(),
         project=caller.project,
+        key_id=caller.key_id,
         name=config.name,
         labels=config.labels,
         model_name=config.search_space.model_name,
@@ -113,11 +114,15 @@ def _insert(db: Session, caller: Caller, submission: Submission, trace: StoredTr
 def _check_quota(db: Session, caller: Caller) -> None:
     # Counting and inserting under one lock per project, or parallel submissions would all see room for one.
     db.execute(text("SELECT pg_advisory_xact_lock(:lock, hashtext(:project))"), _project_lock(caller))
-    is_open = (StudyRow.project == caller.project, StudyRow.status.not_in(sorted(STUDY_TERMINAL)))
+    is_open = (
+        StudyRow.project == caller.project,
+        StudyRow.key_id.is_not_distinct_from(caller.key_id),
+        StudyRow.status.not_in(sorted(STUDY_TERMINAL)),
+    )
     num_open = db.scalar(select(func.count()).select_from(StudyRow).where(*is_open)) or 0
     if num_open >= settings().max_open_studies:
         limit = settings().max_open_studies
-        raise QuotaError(f"{num_open} studies are queued or running; the limit is {limit}.", limit=limit)
+        raise QuotaError(f"This key has {num_open} studies queued or running; the limit is {limit}.", limit=limit)
 
 
 def _project_lock(caller: Caller) -> dict[str, Any]:
@@ -139,8 +144,13 @@ def _store_key(db: Session, caller: Caller, key: str, sha256: str, study_id: UUI
         raise _LostRaceError
 
 
+def _readable() -> Select[StudyRow]:
+    """Studies without their plans, which are large and shown on their own; a plan is read when it is asked for."""
+    return select(StudyRow).options(defer(StudyRow.plan))
+
+
 def _visible(caller: Caller) -> Select[StudyRow]:
-    query = select(StudyRow)
+    query = _readable()
     return query if caller.sees_all_projects else query.where(StudyRow.project == caller.project)
 
 
@@ -150,6 +160,22 @@ def get_study(db: Session, caller: Caller, study_id: UUID) -> StudyRow:
     if study is None:
         raise NotFoundError("There is no such study.")
     return study
+
+
+def study_to_read(db: Session, study_id: UUID) -> StudyRow:
+    """A study, for a caller known to see it. Raises: NotFoundError if it is gone by now."""
+    study = db.scalars(_readable().where(StudyRow.id == study_id)).one_or_none()
+    if study is None:
+        raise NotFoundError("There is no such study.")
+    return study
+
+
+def version_of(db: Session, study_id: UUID) -> int:
+    """The present version. Raises: NotFoundError."""
+    version = db.scalar(select(StudyRow.version).where(StudyRow.id == study_id))
+    if version is None:
+        raise NotFoundError("There is no such study.")
+    return version
 
 
 class StudyFilter(NamedTuple):

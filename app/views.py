@@ -1,7 +1,11 @@
 """Rows as the documents clients see."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
+
+from orjson import Fragment
+from sqlalchemy import Row
 
 from app.candidates import named_objectives
 from app.config import SERVICE_VERSION
@@ -51,6 +55,7 @@ def study_document(study: StudyRow) -> dict[str, Any]:
         "config": study.config,
         "warnings": study.warnings,
         "coverage": study.coverage,
+        "sla": study.sla,
         "provenance": {
             "service_version": stored.get("service_version", SERVICE_VERSION),
             "simulator_version": stored.get("simulator_version", stored.get("service_version", SERVICE_VERSION)),
@@ -86,8 +91,7 @@ def progress(study: StudyRow) -> dict[str, Any]:
 
 def _expected_trials(study: StudyRow) -> int | None:
     """Trials that the study will take at most, as far as the plan can tell."""
-    expected = (study.plan or {}).get("budget", {}).get("expected_trials")
-    return None if expected is None else max(expected, study.num_trials)
+    return None if study.expected_trials is None else max(study.expected_trials, study.num_trials)
 
 
 def _elapsed_s(study: StudyRow) -> float:
@@ -96,8 +100,8 @@ def _elapsed_s(study: StudyRow) -> float:
     return ((study.finished_at or datetime.now(UTC)) - study.started_at).total_seconds()
 
 
-def candidate_document(study: StudyRow, candidate: CandidateRow) -> dict[str, Any]:
-    """A candidate: app.schemas.candidate.CandidateView."""
+def candidate_document(goal: Mapping[str, Any], candidate: CandidateRow | Row[Any]) -> dict[str, Any]:
+    """A candidate: app.schemas.candidate.CandidateView. Documents that come as JSON text stay text: see `Fragment`."""
     return {
         "id": candidate.id,
         "study_id": candidate.study_id,
@@ -106,14 +110,19 @@ def candidate_document(study: StudyRow, candidate: CandidateRow) -> dict[str, An
         "on_front": candidate.on_front,
         "used_gpus": candidate.used_gpus,
         "score": candidate.score,
-        "objectives": named_objectives(study.config["goal"], candidate.objectives),
+        "objectives": named_objectives(goal, candidate.objectives),
         "rejected": candidate.rejected,
         "sla_met": candidate.sla_met,
-        "deployment": candidate.deployment,
-        "load": candidate.load,
-        "metrics": candidate.metrics,
+        "deployment": _document(candidate.deployment),
+        "load": _document(candidate.load),
+        "metrics": _document(candidate.metrics),
+        "stability": None if candidate.stability is None else _document(candidate.stability),
         "created_at": utc(candidate.created_at),
     }
+
+
+def _document(stored: dict[str, Any] | str) -> Any:
+    return Fragment(stored) if isinstance(stored, str) else stored
 
 
 def trial_document(trial: TrialRow) -> dict[str, Any]:

@@ -5,6 +5,7 @@ the databases these name: they make their own beside them, and use a Redis datab
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -16,6 +17,7 @@ from alembic.config import Config
 from sqlalchemy import make_url, text
 
 REPOSITORY = Path(__file__).parent.parent
+PYTHON = sys.executable
 _REDIS_DATABASE = 9
 
 _server = os.environ.get("DATABASE_URL", "")

@@ -5,6 +5,6 @@ from workers import main
 from workers.main import app
 
 install()
-main.warm_up = lambda: None
+main.warm = lambda: None
 
 __all__ = ["app"]

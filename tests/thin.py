@@ -96,6 +96,7 @@ def results(study_id: UUID) -> list[tuple[Any, ...]]:
             row.objectives,
             row.metrics,
             row.load,
+            row.stability,
         )
         for row in candidates(study_id)
     ]

@@ -36,6 +36,7 @@ from workers import dispatch, endings, ledger
 from workers.errors import EvaluationError
 from workers.plan import plan as make_plan
 from workers.search.search import Search
+from workers.stability import FRONT_LEADERS, LEADERS, Stability, stability
 
 log = structlog.get_logger()
 
@@ -108,6 +109,7 @@ def _plan(study: StudyRow) -> Step:
         document = plan.model_dump(mode="json")
         changes = {
             "plan": document,
+            "expected_trials": plan.budget.expected_trials,
             "warnings": [*study.warnings, *(each for each in document["warnings"] if each not in study.warnings)],
             "provenance": {**study.provenance, "perf_data": document["perf_data"]},
         }
@@ -160,6 +162,7 @@ def _between_rounds(study: StudyRow) -> Step | None:
     # The coverage costs the sampler as much as an ask: computed for the end, and now and then on the way.
     is_told = not trials or len(known.told) >= 2 * (study.coverage or {"evaluated": 0})["evaluated"]
     coverage = endings.coverage_document(search.coverage(known.told)) if is_told else study.coverage
+    numbers, firm = ([], Stability()) if trials else _stability(study, config, known)
     with transaction() as db:
         locked = lock_study(db, study.id)
         if locked is None or (locked.status, locked.round) != (study.status, study.round):
@@ -169,6 +172,9 @@ def _between_rounds(study: StudyRow) -> Step | None:
         cause = endings.repeated_failure(db, locked)
         touch_study(db, study.id, coverage=coverage, woken_at=func.clock_timestamp())
         if cause is not None or not trials:
+            ledger.write_stability(db, study.id, numbers[: len(firm.documents)], firm.documents)
+            warned = [*locked.warnings, *(each.model_dump(mode="json") for each in firm.warnings)]
+            touch_study(db, study.id, warnings=warned)
             return Step(endings.end_study(db, locked, cause))
         if ledger.is_ranking_due(db, locked):
             ledger.write_ranking(db, locked, known.results)
@@ -177,6 +183,18 @@ def _between_rounds(study: StudyRow) -> Step | None:
         chunks = dispatch.due_chunks(db, locked)
         mark_sent(db, study.id, chunks)
         return Step(locked.version, chunks)
+
+
+def _stability(study: StudyRow, config: SmartSearchConfig, known: ledger.Known) -> tuple[list[int], Stability]:
+    """Trial numbers of the leaders, and how firm they stand; a study whose leaders cannot be replayed ends without."""
+    numbers = ledger.leaders(config.goal, known.results, LEADERS, FRONT_LEADERS)
+    with transaction() as db:
+        trace = stored_trace(db, study.trace_id) if study.trace_id else None
+    try:
+        return numbers, stability(config, [known.told[number].deployment for number in numbers], trace)
+    except Exception:
+        log.exception("stability_failed", study_id=str(study.id))
+        return [], Stability()
 
 
 def _new_trials(known: ledger.Known, proposals: Sequence[Deployment]) -> list[NewTrial]:

@@ -5,7 +5,7 @@ See `workers.verdict` for the contract of `evaluate_many`.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from app.schemas.deployment import Deployment
@@ -14,10 +14,9 @@ from app.schemas.status import ReasonCode, TrialStatus
 from app.schemas.study import SmartSearchConfig
 from workers.errors import EvaluationError, StoppedError, UnsupportedError
 from workers.fleets import Run, plan_run
-from workers.replay.loop import replay
-from workers.replay.metrics import Metric, Sla, report
-from workers.replay.outcomes import Outcomes
-from workers.replay.timeline import Timeline, timeline
+from workers.replay.metrics import Metric, Sla
+from workers.replay.reports import Report, Reports
+from workers.replay.timeline import Timeline
 from workers.search.score import misses_sla, objectives, score
 from workers.timing.aic import persist_all
 from workers.traffic.workload import TraceFile
@@ -34,14 +33,15 @@ def evaluate_many(
 ) -> Iterator[Verdict]:
     """One verdict per deployment, in order; errors of a deployment become its own verdict.
 
-    Equal request batches and equal engines' step times are built once per process; new step times are put on disk when
-    the iterator ends or is closed.
+    Equal request batches and equal engines' step times are built once per process, and deployments that act alike are
+    replayed once; new step times are put on disk when the iterator ends or is closed.
     """
     used: set[object] = set()
+    reports = Reports(goodput_bounds(config.goal), should_stop)
     try:
         for deployment in deployments:
             started = time.perf_counter()
-            verdict = _verdict(config, deployment, trace, should_stop, used)
+            verdict = _verdict(config, deployment, trace, should_stop, reports, used)
             yield replace(verdict, wall_s=time.perf_counter() - started)
     finally:
         persist_all(used)
@@ -52,6 +52,7 @@ def _verdict(
     deployment: Deployment,
     trace: TraceFile | None,
     should_stop: Callable[[], bool],
+    reports: Reports,
     used: set[object],
 ) -> Verdict:
     try:
@@ -60,9 +61,10 @@ def _verdict(
             return Verdict(TrialStatus.INFEASIBLE, over)
         if should_stop():
             raise StoppedError(ReasonCode.EXCEEDED_RUNTIME, "stopped before the replay began")
-        run = plan_run(config.workload, deployment, trace)
+        _refuse_host_offload(config)
+        run = plan_run(config.workload, deployment, trace, config.sweep.seed)
         used.update(pool.step_times for pool in (run.fleet.agg, run.fleet.prefill, run.fleet.decode) if pool)
-        return judge(config.goal, deployment, run, replay(run.fleet, run.batch, should_stop))
+        return judge(config.goal, deployment, run, reports.of(run.fleet, run.batch))
     except EvaluationError as error:
         return Verdict(_status(error), Reason(error.code, error.detail))
     except Exception as error:
@@ -71,6 +73,14 @@ def _verdict(
         return Verdict(
             TrialStatus.FAILED, Reason(ReasonCode.REPLAY_ERROR, f"The replay failed: {type(error).__name__}.")
         )
+
+
+def _refuse_host_offload(config: SmartSearchConfig) -> None:
+    """A host cache changes what a prompt costs; no replay models it, so no result may pretend to."""
+    blocks = config.search_space.num_g2_blocks
+    if blocks > 0:
+        detail = f"replay with KV offload to host memory is not available (num_g2_blocks is {blocks}); 0 is"
+        raise UnsupportedError(ReasonCode.BACKEND_CANNOT_RUN_SHAPE, detail)
 
 
 def _over_budget(config: SmartSearchConfig, deployment: Deployment) -> Reason | None:
@@ -89,33 +99,34 @@ def _status(error: EvaluationError) -> TrialStatus:
     return TrialStatus.UNSUPPORTED if isinstance(error, UnsupportedError) else TrialStatus.INFEASIBLE
 
 
-def judge(goal: Goal, deployment: Deployment, run: Run, outcomes: Outcomes) -> Verdict:
-    """The verdict on a finished replay: metrics, objectives and score, or the reason why it is not a candidate."""
+def goodput_bounds(goal: Goal) -> Sla | None:
+    """The bounds that a request must keep to count as good; None if the goal states none."""
     bounds = goal.sla
-    sla = Sla(bounds.ttft_ms, bounds.itl_ms, bounds.e2e_ms) if bounds is not None else None
-    metrics = report(outcomes, run.batch, run.fleet, sla)
+    return None if bounds is None else Sla(bounds.ttft_ms, bounds.itl_ms, bounds.e2e_ms)
+
+
+def judge(goal: Goal, deployment: Deployment, run: Run, report: Report) -> Verdict:
+    """The verdict on a finished replay: metrics, objectives and score, or the reason why it is not a candidate."""
+    metrics = dict(report.metrics)
     missed = misses_sla(goal, metrics)
     values = objectives(goal, metrics, deployment.used_gpus)
     reason = _refusal(goal, metrics, missed, values, run)
-    measured = Verdict(
+    known = () if reason is not None else tuple(value for value in values if value is not None)
+    return Verdict(
         status=TrialStatus.FEASIBLE if reason is None else TrialStatus.INFEASIBLE,
         reason=reason,
+        score=score(goal, known) if known else None,
+        objectives=known,
         load=dict(run.load),
         metrics=metrics,
+        report={} if reason is not None else {"metrics": metrics, "timeline": _columns(report.course)},
         rejected=_count(metrics, "num_requests") - _count(metrics, "completed_requests"),
-        sla_met=None if sla is None else not missed,
-    )
-    if reason is not None:
-        return measured
-    known = tuple(value for value in values if value is not None)
-    course = _columns(timeline(outcomes, run.batch, run.fleet))
-    return replace(
-        measured, score=score(goal, known), objectives=known, report={"metrics": metrics, "timeline": course}
+        sla_met=None if goal.sla is None else not missed,
     )
 
 
 def _refusal(
-    goal: Goal, metrics: dict[str, Metric], missed: Sequence[str], values: Sequence[float | None], run: Run
+    goal: Goal, metrics: Mapping[str, Metric], missed: Sequence[str], values: Sequence[float | None], run: Run
 ) -> Reason | None:
     """Why a finished replay is no candidate; None if it is one."""
     if _count(metrics, "completed_requests") == 0:
@@ -136,7 +147,7 @@ def _refusal(
     return None
 
 
-def _count(metrics: dict[str, Metric], name: str) -> int:
+def _count(metrics: Mapping[str, Metric], name: str) -> int:
     return int(metrics[name] or 0)
 
 

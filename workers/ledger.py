@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
@@ -146,7 +147,45 @@ def write_ranking(db: Session, study: StudyRow, results: Sequence[tuple[int, Sco
     }
     db.execute(_PLACE, parameters)
     best = _best(db, study, len(leaders) if goal.is_pareto else None)
-    touch_study(db, study.id, ranked_at=func.clock_timestamp(), best=best)
+    sla = _sla(db, study) if goal.sla is not None else None
+    touch_study(db, study.id, ranked_at=func.clock_timestamp(), best=best, sla=sla)
+
+
+_LEAST_VIOLATING = text("""
+    SELECT number AS trial, candidate_id::text, deployment, rejected, sla FROM trials
+    WHERE study_id = :id AND sla IS NOT NULL
+    ORDER BY rejected, (sla ->> 'worst_ratio')::float8 NULLS LAST, number LIMIT :limit
+""")
+_NUM_LEAST_VIOLATING = 5
+
+
+def _sla(db: Session, study: StudyRow) -> dict[str, Any]:
+    """How many candidates met the SLA; if none did, the trials that came closest, apart from the ranking."""
+    met = select(func.count()).where(CandidateRow.study_id == study.id, CandidateRow.sla_met.is_(True))
+    met_by = db.scalar(met) or 0
+    nearest = [] if met_by else db.execute(_LEAST_VIOLATING, {"id": study.id, "limit": _NUM_LEAST_VIOLATING}).all()
+    return {"met_by": met_by, "least_violating": [dict(row._mapping) for row in nearest]}
+
+
+def leaders(goal: Goal, results: Sequence[tuple[int, Scored]], scalar: int, front: int) -> list[int]:
+    """Trial numbers of the first results in the goal's order: of a scalar goal, or of a front."""
+    by_identity = {id(scored): number for number, scored in results}
+    order, on_front = _ordered(goal, [scored for _, scored in results])
+    kept = [each for each in order if id(each) in on_front][:front] if goal.is_pareto else order[:scalar]
+    return [by_identity[id(each)] for each in kept]
+
+
+_STABILITY = text("""
+    UPDATE candidates SET stability = CAST(v.document AS jsonb)
+    FROM unnest(CAST(:numbers AS int[]), CAST(:documents AS text[])) AS v(number, document)
+    WHERE study_id = :id AND candidates.number = v.number
+""")
+
+
+def write_stability(db: Session, study_id: UUID, numbers: Sequence[int], documents: Sequence[dict[str, Any]]) -> None:
+    """Write how firm the leaders stand. The caller holds the lock."""
+    texts = [orjson.dumps(document).decode() for document in documents]
+    db.execute(_STABILITY, {"id": study_id, "numbers": list(numbers), "documents": texts})
 
 
 def _ordered(goal: Goal, results: Sequence[Scored]) -> tuple[list[Scored], set[int]]:
@@ -179,5 +218,6 @@ def _best(db: Session, study: StudyRow, front_size: int | None) -> dict[str, Any
         "trial": first.number,
         "score": first.score,
         "used_gpus": first.used_gpus,
+        "sla_met": first.sla_met,
         "front_size": front_size,
     }

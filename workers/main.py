@@ -11,49 +11,42 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", 
 
 from typing import Any  # noqa: E402
 
-import numpy as np  # noqa: E402
 from celery.signals import worker_init, worker_process_init, worker_ready, worker_shutting_down  # noqa: E402
 
 from app.db.engine import engine, forget_connections  # noqa: E402
 from app.log import configure_logging  # noqa: E402
 from app.queue import celery as app  # noqa: E402
+from app.queue import forget_broker  # noqa: E402
 from workers import lease, tasks  # noqa: E402
-from workers.replay.fleet import Fleet, Pool  # noqa: E402
-from workers.replay.loop import replay  # noqa: E402
+from workers.replay.reports import warm  # noqa: E402
 from workers.rescue import Rescuer  # noqa: E402
-from workers.timing.fixed import FixedTimes  # noqa: E402
-from workers.traffic.requests import RequestBatch  # noqa: E402
+from workers.watchdog import Watchdog  # noqa: E402
 
 __all__ = ["app", "tasks"]
-_rescuer = Rescuer()
-
-
-def warm_up() -> None:
-    """Replay two requests on the smallest fleet: loads the compiled kernel, or compiles it if there is none yet."""
-    pool = Pool("agg", "vllm", 1, 1, 1, 64, 16, 2048, 8, FixedTimes(1.0, 1.0))
-    zeros, ones = np.zeros(2), np.ones(2, dtype=np.int64)
-    sessions = np.arange(2, dtype=np.int64)
-    replay(Fleet(agg=pool), RequestBatch(zeros, zeros, 64 * ones, 2 * ones, sessions, sessions, in_flight_cap=1))
+_rescuer, _watchdog = Rescuer(), Watchdog()
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
 def _warm_up(**_: Any) -> None:
     configure_logging()
-    warm_up()
+    warm()
 
 
 @worker_process_init.connect  # type: ignore[untyped-decorator]
 def _start_pool_process(**_: Any) -> None:
     forget_connections()
+    forget_broker()
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
-def _start_rescuer(**_: Any) -> None:
+def _start_threads(**_: Any) -> None:
     _rescuer.start()
+    _watchdog.start()
 
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]
 def _leave(**_: Any) -> None:
     lease.leave()
     _rescuer.stop()
+    _watchdog.stop()
     engine().dispose()

@@ -26,7 +26,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from app.schemas.status import STUDY_TERMINAL, TRIAL_TERMINAL, StudyStatus, TrialStatus
 
-SCHEMA_REVISION = "0002"
+SCHEMA_REVISION = "0004"
 """The newest migration; /readyz compares it with the database's."""
 
 _NAMES = {
@@ -108,7 +108,9 @@ class StudyRow(Base):
     """One search. `version` rises with every visible change; the counters equal the trial rows at every commit.
 
     round: rounds asked for so far. woken_at: when a message was last sent for it. ranked_at: when places were last
-    written. num_late: verdicts that came after their lease was lost, and were dropped.
+    written. num_late: verdicts that came after their lease was lost, and were dropped. key_id: the API key that
+    submitted it, NULL for an anonymous caller. expected_trials: what the plan
+    expects, kept apart because plans are large. sla: who met the bounds of the goal, NULL without bounds.
     """
 
     __tablename__ = "studies"
@@ -121,11 +123,13 @@ class StudyRow(Base):
         CheckConstraint("status NOT IN ('running', 'succeeded') OR plan IS NOT NULL", name="plan_when_running"),
         CheckConstraint("version >= 1", name="version"),
         Index("ix_studies_project_id", "project", "id"),
+        Index("ix_studies_finished_at", "finished_at"),
         Index("ix_studies_open", "updated_at", postgresql_where=text(f"status NOT IN {_one_of(STUDY_TERMINAL)}")),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
     project: Mapped[str]
+    key_id: Mapped[str | None]
     version: Mapped[int] = mapped_column(server_default="1")
     status: Mapped[str]
     name: Mapped[str | None]
@@ -141,6 +145,8 @@ class StudyRow(Base):
     coverage: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     problem: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     best: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    sla: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    expected_trials: Mapped[int | None]
     round: Mapped[int] = mapped_column(server_default="0")
     num_trials: Mapped[int] = mapped_column(server_default="0")
     num_feasible: Mapped[int] = mapped_column(server_default="0")
@@ -167,7 +173,8 @@ class TrialRow(Base):
     """One ask of the sampler, with a life cycle.
 
     attempt: times it was claimed; the fence of its verdict. chunk: number of the first trial of the message that
-    carries it, NULL until sent. sent_at: when that message was last sent.
+    carries it, NULL until sent. sent_at: when that message was last sent. sla: how far a replay is from the goal's
+    bounds, NULL without bounds or replay.
     """
 
     __tablename__ = "trials"
@@ -203,6 +210,7 @@ class TrialRow(Base):
     objectives: Mapped[list[float] | None]
     rejected: Mapped[int] = mapped_column(BigInteger, server_default="0")
     wall_s: Mapped[float | None]
+    sla: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     cache_hit: Mapped[bool] = mapped_column(server_default="false")
     candidate_id: Mapped[UUID | None]
     created_at: Mapped[datetime] = mapped_column(server_default=_NOW)
@@ -211,10 +219,11 @@ class TrialRow(Base):
 
 
 class CandidateRow(Base):
-    """The result of one distinct evaluated configuration; immutable but for `place`, `rank` and `on_front`.
+    """The result of one distinct evaluated configuration; immutable but for `place`, `rank`, `on_front`, `stability`.
 
     place: position in the goal's total order, from 1; two candidates never swap, so a page cursor can rely on it.
     rank: what clients see: the place under a scalar goal, the position along the front under a Pareto goal, else NULL.
+    stability: of the leaders of a study that has ended; see workers.stability.
     """
 
     __tablename__ = "candidates"
@@ -242,6 +251,7 @@ class CandidateRow(Base):
     load: Mapped[dict[str, Any]]
     metrics: Mapped[dict[str, Any]]
     deployment: Mapped[dict[str, Any]]
+    stability: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     created_at: Mapped[datetime] = mapped_column(server_default=_NOW)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from app.render.facts import Facts, assumptions, command, compact, heading, num_nodes, origin
 from app.schemas.deployment import Deployment, RoleDeployment
 
-NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
-"""How prefill hands KV blocks to decode; the request, not the engine, says which of the two it is."""
+KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
+"""What an engine of a role does with KV blocks that are handed over."""
 
 
 def options(deployment: Deployment, name: str) -> dict[str, object]:
@@ -35,7 +35,7 @@ def options(deployment: Deployment, name: str) -> dict[str, object]:
     if deployment.aic_nextn:
         given["--speculative-config"] = compact({"method": "mtp", "num_speculative_tokens": deployment.aic_nextn})
     if deployment.mode == "disagg":
-        given["--kv-transfer-config"] = compact(NIXL)
+        given["--kv-transfer-config"] = compact({"kv_connector": "NixlConnector", "kv_role": KV_ROLES[name]})
     return given
 
 

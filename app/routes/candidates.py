@@ -1,19 +1,22 @@
 """/studies/{id}/candidates, and the comparison of two studies' winners."""
 
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
+import orjson
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from app import candidates, views
 from app.config import SERVICE_VERSION
+from app.db.engine import snapshot
 from app.errors import RegressionError
 from app.render.formats import MEDIA_TYPES, Format
 from app.routes import pages
 from app.routes.deps import DoorDep
-from app.routes.json_text import json_response
+from app.routes.json_text import json_bytes, json_response
 from app.routes.problems import UNCHANGED, Responses, problems
+from app.routes.rendered import ReaderDep, Rendered
 from app.schemas.candidate import CandidatePage, CandidateView
 from app.schemas.report import Report
 from app.schemas.study_view import Comparison
@@ -26,11 +29,22 @@ _LAUNCH_TEXTS: Responses = {
 _FORMATS: Responses = {200: {"content": {name: {"schema": {"type": "string"}} for name in pages.FORMATS[1:]}}}
 
 
+class _Listing(NamedTuple):
+    """Which page, and how it is written."""
+
+    study_id: UUID
+    view: candidates.View
+    limit: int
+    after: UUID | None
+    fields: str | None
+    media_type: pages.Format
+
+
 @router.get("/candidates", response_model=CandidatePage, responses=problems(404, 406) | UNCHANGED | _FORMATS)
-def list_(
+async def list_(
     request: Request,
     study_id: UUID,
-    door: DoorDep,
+    reader: ReaderDep,
     view: candidates.View = "ranked",
     limit: pages.Limit = 50,
     cursor: pages.Cursor = None,
@@ -38,33 +52,56 @@ def list_(
 ) -> Response:
     """Candidates: best first, the front, or all in the order of trials; as JSON, CSV or NDJSON."""
     media_type = pages.negotiate(request)
-    with door.open("read") as (db, caller):
-        study = get_study(db, caller, study_id)
-        tag = pages.etag(request, study.version, media_type)
-        if pages.is_unchanged(request, tag):
-            return pages.not_modified(tag)
-        rows = candidates.page_of_candidates(db, study, view, limit + 1, pages.decode_cursor(cursor, UUID))
-    following = pages.encode_cursor(rows[limit - 1].id) if len(rows) > limit else None
-    items = pages.select_fields([views.candidate_document(study, row) for row in rows[:limit]], fields)
-    headers = pages.cache_headers(tag) | pages.next_link(request, following)
-    if media_type == "text/csv":
-        return Response(pages.as_csv(items), headers=headers, media_type=media_type)
-    if media_type == "application/x-ndjson":
-        return Response(pages.as_ndjson(items), headers=headers, media_type=media_type)
-    page = {"study_id": study.id, "version": study.version, "view": view, "items": items, "next_cursor": following}
-    return json_response(page, headers=headers)
+    wanted = _Listing(study_id, view, limit, pages.decode_cursor(cursor, UUID), fields, media_type)
+    return await reader.read(study_id, media_type, lambda: _list(wanted, request))
+
+
+def _list(wanted: _Listing, request: Request) -> Rendered:
+    with snapshot() as db:
+        study = candidates.glance(db, wanted.study_id)
+        rows = candidates.page_of_candidates(
+            db,
+            wanted.study_id,
+            view=wanted.view,
+            is_pareto=study.goal["target"] == "pareto",
+            limit=wanted.limit + 1,
+            after=wanted.after,
+        )
+    following = pages.encode_cursor(rows[wanted.limit - 1].id) if len(rows) > wanted.limit else None
+    items = [views.candidate_document(study.goal, row) for row in rows[: wanted.limit]]
+    document = {
+        "study_id": wanted.study_id,
+        "version": study.version,
+        "view": wanted.view,
+        "items": items,
+        "next_cursor": following,
+    }
+    body = json_bytes(document)
+    if wanted.fields or wanted.media_type != "application/json":
+        body = _rewritten(orjson.loads(body), wanted)
+    return Rendered(study.version, body, wanted.media_type, pages.next_link(request, following))
+
+
+def _rewritten(document: dict[str, Any], wanted: _Listing) -> bytes:
+    items = pages.select_fields(document["items"], wanted.fields)
+    if wanted.media_type == "text/csv":
+        return pages.as_csv(items)
+    if wanted.media_type == "application/x-ndjson":
+        return pages.as_ndjson(items)
+    return json_bytes({**document, "items": items})
 
 
 @router.get("/candidates/{candidate_id}", response_model=CandidateView, responses=problems(404) | UNCHANGED)
-def get(request: Request, study_id: UUID, candidate_id: UUID, door: DoorDep) -> Response:
+async def get(study_id: UUID, candidate_id: UUID, reader: ReaderDep) -> Response:
     """One candidate with its whole configuration and metrics."""
-    with door.open("read") as (db, caller):
-        study = get_study(db, caller, study_id)
-        tag = pages.etag(request, study.version)
-        if pages.is_unchanged(request, tag):
-            return pages.not_modified(tag)
-        candidate = candidates.get_candidate(db, study, candidate_id)
-    return json_response(views.candidate_document(study, candidate), headers=pages.cache_headers(tag))
+
+    def made() -> Rendered:
+        with snapshot() as db:
+            study = candidates.glance(db, study_id)
+            document = views.candidate_document(study.goal, candidates.get_candidate(db, study_id, candidate_id))
+        return Rendered(study.version, json_bytes(document), "application/json", {})
+
+    return await reader.read(study_id, "application/json", made)
 
 
 @router.get("/candidates/{candidate_id}/report", response_model=Report, responses=problems(404) | UNCHANGED)
@@ -72,7 +109,7 @@ def report(request: Request, study_id: UUID, candidate_id: UUID, door: DoorDep) 
     """The trace report: every metric, percentiles and a timeline. It never changes."""
     tag = pages.etag(request, 1)
     with door.open("read") as (db, caller):
-        candidate = candidates.get_candidate(db, get_study(db, caller, study_id), candidate_id)
+        candidate = candidates.get_candidate(db, get_study(db, caller, study_id).id, candidate_id)
         if pages.is_unchanged(request, tag):
             return pages.not_modified(tag)
         body = candidates.get_report(db, candidate)
@@ -95,7 +132,7 @@ def deployment(
     tag = pages.etag(request, 1, SERVICE_VERSION)
     with door.open("read") as (db, caller):
         study = get_study(db, caller, study_id)
-        candidate = candidates.get_candidate(db, study, candidate_id)
+        candidate = candidates.get_candidate(db, study.id, candidate_id)
     if pages.is_unchanged(request, tag):
         return pages.not_modified(tag)
     text = candidates.launch_text(study, candidate, wanted)

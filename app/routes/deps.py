@@ -19,6 +19,10 @@ Planner = Callable[[SmartSearchConfig, Any], dict[str, Any]]
 _bearer = HTTPBearer(auto_error=False, description="An API key; not needed on loopback while no key exists.")
 
 
+BearerKey = Annotated[Any, Security(_bearer)]
+"""Puts the key into the OpenAPI document; the header itself is read where it is checked."""
+
+
 class Access(NamedTuple):
     """An open transaction, and the caller on whose behalf it is."""
 
@@ -52,7 +56,7 @@ class Door:
 
 
 # Both are async because FastAPI runs plain functions in a thread, which costs more than they do.
-async def _door(request: Request, _key: Annotated[Any, Security(_bearer)]) -> Door:
+async def _door(request: Request, _key: BearerKey) -> Door:
     return Door(request)
 
 

@@ -6,6 +6,7 @@ Source: RFC 9457. A detail never carries a traceback, a path of this machine, SQ
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import psycopg
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -159,6 +160,7 @@ def add_handlers(app: FastAPI) -> None:
         (RequestValidationError, _invalid_parameters),
         (HTTPException, _http_error),
         (OperationalError, _database_away),
+        (psycopg.OperationalError, _database_away),
         (PoolTimeoutError, _database_away),
         (DataError, _unstorable),
         (Exception, _unforeseen),
@@ -173,7 +175,8 @@ UNCHANGED: Responses = {304: {"description": "Unchanged since the ETag given"}}
 def problems(*statuses: int) -> Responses:
     """The problem responses of a route, for its OpenAPI entry; 401, 403 and 503 go without saying."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    titles = {kind.status: kind.title for kind in _KINDS.values()} | {408: "The body came too slowly"}
+    shared = {408: "The body came too slowly", 422: "The request is not valid"}  # kinds share a status
+    titles = {kind.status: kind.title for kind in _KINDS.values()} | shared
     return {
         status: {"description": titles.get(status, "Refused"), "content": content}
         for status in sorted({*statuses, 401, 403, 422, 503})

@@ -7,6 +7,23 @@ from uuid import UUID
 from pydantic import BaseModel, Field
 
 
+class Variation(BaseModel):
+    """A leader replayed under a changed load."""
+
+    variation: str = Field(description="What was changed, in words.")
+    load_ratio: float = Field(description="The load as a share of the study's own.")
+    arrival_seed: int | None = Field(description="Seed of other random arrivals; null: the study's own.")
+    objectives: dict[str, float] | None = Field(description="Null when it is no candidate under this load.")
+    rank: int | None = Field(None, description="Among the leaders, under a scalar goal.")
+    on_front: bool | None = Field(None, description="Among the leaders, under a Pareto goal.")
+
+
+class StabilityView(BaseModel):
+    """How a leader fares under a little less and more load, and under other random arrivals."""
+
+    variations: list[Variation]
+
+
 class CandidateView(BaseModel):
     """One candidate."""
 
@@ -25,6 +42,9 @@ class CandidateView(BaseModel):
     deployment: dict[str, Any]
     load: dict[str, float | None]
     metrics: dict[str, float | None]
+    stability: StabilityView | None = Field(
+        None, description="Of the five best, or the first ten of the front, once the study has ended."
+    )
     created_at: datetime
 
 

@@ -21,7 +21,9 @@ class FaultView(BaseModel):
     remedy: str = ""
     caused_by: str | None = Field(None, description="Pointer of the misspelled key that explains this fault.")
     line: int | None = Field(None, description="Line of a trace, from 1.")
-    field: str | None = Field(None, description="Field of that line; `row` for the whole line, `trace` for the whole file.")
+    field: str | None = Field(
+        None, description="Field of that line; `row` for the whole line, `trace` for the whole file."
+    )
     reason: str | None = Field(None, description="What is wrong with it.")
 
 

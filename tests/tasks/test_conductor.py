@@ -50,6 +50,13 @@ def test_ranking_puts_larger_scores_first_then_fewer_gpus(desk: Desk) -> None:
     assert [row.on_front for row in rows] == [True] + [False] * 31
 
 
+def test_leaders_of_an_ended_study_say_how_firm_they_stand(desk: Desk) -> None:
+    study = desk.run(submit(trials=20))
+    checked = [row.rank for row in candidates(study.id) if row.stability is not None]
+    assert sorted(rank or 0 for rank in checked) == [1, 2, 3, 4, 5]
+    assert {"pointer": "/workload", "detail": "planted"} in study.warnings
+
+
 def test_pareto_goal_ranks_the_front_along_its_last_objective(desk: Desk) -> None:
     row = desk.run(submit(trials=60, goal={"target": "pareto"}))
     rows = candidates(row.id)

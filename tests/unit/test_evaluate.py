@@ -12,8 +12,13 @@ from tests.reference import plain_replay
 from tests.unit.deployments import SMALL_LOAD, agg, study
 from workers import evaluate
 from workers.errors import StoppedError, StuckError
+from workers.replay import reports
+from workers.replay.fleet import Fleet
+from workers.replay.metrics import report
+from workers.replay.timeline import timeline
 from workers.timing import disk_cache
 from workers.timing.aic import aic_times
+from workers.traffic.requests import RequestBatch
 from workers.verdict import Verdict
 
 
@@ -23,7 +28,12 @@ def go_on() -> bool:
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "replay", lambda fleet, batch, _: plain_replay.replay(fleet, batch))
+    monkeypatch.setattr(reports.Reports, "_replayed", plain_report)
+
+
+def plain_report(self: reports.Reports, fleet: Fleet, batch: RequestBatch) -> reports.Report:
+    outcomes = plain_replay.replay(fleet, batch)
+    return reports.Report(report(outcomes, batch, fleet, self._sla), timeline(outcomes, batch, fleet))
 
 
 def one(config: Any, deployment: Any, should_stop: Callable[[], bool] = go_on) -> Verdict:
@@ -108,7 +118,7 @@ def test_errors_of_the_replay_become_verdicts(
     def broken(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(evaluate, "replay", broken)
+    monkeypatch.setattr(reports.Reports, "_replayed", broken)
     verdict = one(study(SMALL_LOAD), agg())
     assert verdict.status is status
     assert verdict.reason is not None

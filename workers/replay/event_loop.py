@@ -106,9 +106,11 @@ def run(st):  # type: ignore[no-untyped-def]
         now = _next_instant(st)
         if now == math.inf or now > moment[STOP_AFTER]:
             return FINISHED
+        # In a second round at one instant the passes that begin there have begun already: who comes now waits for the next.
+        boundary = np.nextafter(now, math.inf) if now == moment[NOW] else now
         moment[NOW] = now
         finish_passes(st, now)
-        _release(st, now)
+        _release(st, now, boundary)
 
 
 @inner
@@ -377,11 +379,11 @@ def _log_regular_gaps(st, w, steps):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _release(st, now):  # type: ignore[no-untyped-def]
+def _release(st, now, boundary):  # type: ignore[no-untyped-def]
     """Release and route everything due."""
     r = pop_release(st, now)
     while r != NONE:
-        _route(st, r, stamps_of(st)[r, ARRIVAL])
+        _route(st, r, boundary)
         r = pop_release(st, now)
 
 
@@ -427,8 +429,8 @@ def _next_in_turn(st):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _route(st, r, now):  # type: ignore[no-untyped-def]
-    """By cost, or round robin over replicas and ranks inside a replica; cut a stretch that the arrival may join."""
+def _route(st, r, boundary):  # type: ignore[no-untyped-def]
+    """By cost, or round robin over replicas and their ranks; a stretch the arrival may join ends at `boundary` or later."""
     rank, req = ranks_of(st), requests_of(st)
     num_dp = limits_of(st)[NUM_DP]
     if is_routed(st):
@@ -445,7 +447,7 @@ def _route(st, r, now):  # type: ignore[no-untyped-def]
         and rank[w * num_dp, REPEATS] > 1
         and (rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1)
     ):
-        walk_group(st, w, rank[w * num_dp, REPEATS], now)
+        walk_group(st, w, rank[w * num_dp, REPEATS], boundary)
 
 
 @entry

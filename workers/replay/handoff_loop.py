@@ -105,8 +105,10 @@ def run(pre, dec):  # type: ignore[no-untyped-def]
                 return STUCK
             if now == math.inf or now > moment[STOP_AFTER]:
                 return FINISHED
+            # In a second round at one instant the passes that begin there have begun already, as in event_loop.
+            boundary = np.nextafter(now, math.inf) if now == moment[NOW] else now
             moment[NOW], moments_of(pre)[NOW] = now, now
-            _finish_passes(pre, dec, now)
+            _finish_passes(pre, dec, now, boundary)
             hand_over(pre, dec, now)
         elif number[STAGE] == _ARRIVALS:
             _release(pre, dec, moment[NOW])
@@ -163,7 +165,7 @@ def _next_instant(pre, dec):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _finish_passes(pre, dec, now):  # type: ignore[no-untyped-def]
+def _finish_passes(pre, dec, now, boundary):  # type: ignore[no-untyped-def]
     """Pass ends of both roles; queues are served before the prompts just computed ask for room or leave."""
     req, number = requests_of(pre), numbers_of(pre)
     finish_passes(pre, now)
@@ -171,7 +173,7 @@ def _finish_passes(pre, dec, now):  # type: ignore[no-untyped-def]
     number[PREFILLED_HEAD] = NONE
     number[PREFILLED_TAIL] = NONE
     if first != NONE:
-        _cut_for(pre, dec, first, now)
+        _cut_for(pre, dec, first, now, boundary)
     _allow_service(dec, now)
     finish_passes(dec, now)
     serve_queues(pre, dec)
@@ -189,22 +191,25 @@ def _finish_passes(pre, dec, now):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _cut_for(pre, dec, first, now):  # type: ignore[no-untyped-def]
-    """Cut the stretches in which the prompts just computed, chained from `first`, will have something to do."""
+def _cut_for(pre, dec, first, now, boundary):  # type: ignore[no-untyped-def]
+    """Cut the stretches in which the prompts just computed, chained from `first`, will have something to do.
+
+    `boundary`: the earliest pass end that may serve them.
+    """
     req = requests_of(pre)
     num_dp, num_ranks = limits_of(dec)[NUM_DP], ranks_of(dec).shape[0]
     if is_routed(dec) and not is_destination_first(dec):
         for w in range(num_ranks // num_dp):
-            cut(dec, w, now)
+            cut(dec, w, boundary)
         return
     turn = numbers_of(dec)[ROUTED]
     r = first
     while r != NONE:
         if req[r, STATUS] != REFUSED:
             if is_destination_first(dec):
-                cut(dec, handoffs_of(dec)[r, TARGET] // num_dp, now + transfer_ms(dec, r))
+                cut(dec, handoffs_of(dec)[r, TARGET] // num_dp, max(boundary, now + transfer_ms(dec, r)))
             else:
-                cut(dec, turn % num_ranks // num_dp, now)
+                cut(dec, turn % num_ranks // num_dp, boundary)
                 turn += 1
         r = req[r, WAIT_NEXT]
 

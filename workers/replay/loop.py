@@ -2,7 +2,6 @@
 
 replay(fleet, batch, should_stop)        one replay with every per-request moment
 replay_many(jobs, sla, should_stop)      metrics of many candidates
-warm()                                   compile or load everything, before a process pool forks
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +23,6 @@ from workers.replay.reductions import folded
 from workers.replay.state import State
 from workers.replay.step_table import StepTable, step_table
 from workers.replay.summary import summarise
-from workers.timing.fixed import FixedTimes
 from workers.traffic.requests import RequestBatch
 
 ShouldStop = Callable[[], bool]
@@ -55,13 +53,23 @@ def replay_many(
 
 
 def _summary(fleet: Fleet, batch: RequestBatch, sla: Sla | None, should_stop: ShouldStop | None) -> dict[str, Metric]:
+    st, copies = run_part(fleet, batch, should_stop)
+    pool = fleet.agg or fleet.decode
+    assert pool is not None
+    return summarise(st, pool, sla, copies, fleet.prefill)
+
+
+def run_part(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None) -> tuple[State, int]:
+    """The finished replay of one part of a fleet, and of how many equal parts the fleet consists. Raises: as `replay`.
+
+    The state is that of the engines that emit the tokens.
+    """
     if fleet.agg is None:
         pre, dec = replay_both(fleet, batch, partial(_check_stop, should_stop))
         mark_arrived(pre, dec)
-        return summarise(dec.st, dec.pool, sla, prefill=pre.pool)
-    pool = fleet.agg
-    part, load, copies = (pool, batch, 1) if fleet.router else folded(pool, batch)
-    return summarise(_simulated(part, load, fleet.router, should_stop), pool, sla, copies)
+        return dec.st, 1
+    part, load, copies = (fleet.agg, batch, 1) if fleet.router else folded(fleet.agg, batch)
+    return _simulated(part, load, fleet.router, should_stop), copies
 
 
 def _simulated(pool: Pool, batch: RequestBatch, router: KvRouter | None, should_stop: ShouldStop | None) -> State:
@@ -94,18 +102,6 @@ def _run(
             radix_nodes = 2 * len(st["sgl_nodes"])
         else:
             return st
-
-
-def warm() -> None:
-    """Compile or load every compiled function with one tiny replay; call before a process pool forks."""
-    times = FixedTimes(1.0, 1.0)
-    pool = Pool("agg", "vllm", 1, 1, 1, 8, 16, 64, 4, times)
-    one = np.ones(1, dtype=np.int64)
-    start = np.zeros(1)
-    batch = RequestBatch(start, start, one, one, 0 * one, 0 * one, None, np.array([0, 1]), 0 * one, one, one)
-    replay(Fleet(agg=pool), batch)
-    replay_many([(Fleet(agg=pool), batch)])
-    replay(Fleet(prefill=replace(pool, role="prefill"), decode=replace(pool, role="decode")), batch)
 
 
 def advance(

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.replay.compiled import entry, inner
 from workers.replay.fleet import Fleet
 from workers.replay.outcomes import Outcomes
 from workers.traffic.requests import RequestBatch
 
 MAX_BUCKETS = 500
+DEFAULT_BUCKETS = 120
+_IN_FLIGHT, _QUEUED, _KV_TOKENS, _EMITTED, _NUM_COURSES = range(5)
 Floats = NDArray[np.float64]
 
 
@@ -33,81 +36,139 @@ class Timeline:
     output_tok_s: Floats
 
 
-def timeline(outcomes: Outcomes, batch: RequestBatch, fleet: Fleet, num_buckets: int = 120) -> Timeline:
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """What the timeline reads of R requests: float64 [R] each, ms (NaN: never came) and tokens."""
+
+    arrival: Floats
+    admitted: Floats
+    first_token: Floats
+    last_token: Floats
+    end: Floats
+    prompt_tokens: Floats
+    generated_tokens: Floats
+
+
+def timeline(outcomes: Outcomes, batch: RequestBatch, fleet: Fleet, num_buckets: int = DEFAULT_BUCKETS) -> Timeline:
     """At most 500 buckets; none when the replay took no time.
+
+    Raises: ValueError when num_buckets is outside 1..500.
+    """
+    moments = Moments(
+        outcomes.arrival_ms,
+        outcomes.first_admit_ms,
+        outcomes.first_token_ms,
+        outcomes.last_token_ms,
+        outcomes.end_ms,
+        batch.input_tokens.astype(np.float64),
+        outcomes.generated_tokens.astype(np.float64),
+    )
+    return course(moments, outcomes.end_of_replay_ms, capacity_tokens(fleet), num_buckets)
+
+
+def course(
+    moments: Moments, end_ms: float, capacity: int, num_buckets: int = DEFAULT_BUCKETS, copies: int = 1
+) -> Timeline:
+    """The timeline of a fleet of which `moments` are one of `copies` equal parts; capacity: KV tokens of the fleet.
 
     Raises: ValueError when num_buckets is outside 1..500.
     """
     if not 1 <= num_buckets <= MAX_BUCKETS:
         raise ValueError(f"num_buckets must lie in 1..{MAX_BUCKETS}, got {num_buckets}")
-    end_ms = outcomes.end_of_replay_ms
     if not end_ms > 0:
         nothing = np.zeros(0)
         return Timeline(np.zeros(1), nothing, nothing, nothing, nothing, nothing)
     edge_ms = np.linspace(0.0, end_ms, num_buckets + 1)
-    arrived = ~np.isnan(outcomes.arrival_ms)
-    start = outcomes.arrival_ms[arrived]
-    stop = _or(outcomes.end_ms[arrived], end_ms)
-    admitted = np.minimum(_or(outcomes.first_admit_ms[arrived], end_ms), stop)
-    first = np.clip(_or(outcomes.first_token_ms[arrived], end_ms), start, stop)
-    last = np.clip(_or(outcomes.last_token_ms[arrived], end_ms), first, stop)
-    prompts = batch.input_tokens[arrived].astype(np.float64)
-    tokens = outcomes.generated_tokens[arrived].astype(np.float64)
-    width_ms = end_ms / num_buckets
-    held = _held_area(edge_ms, admitted, stop, prompts) + _ramp_area(edge_ms, first, last, stop, tokens)
-    kv_tokens = np.diff(held) / width_ms
+    sums = np.zeros((_NUM_COURSES, 3, num_buckets + 2))
+    _add_requests(
+        edge_ms,
+        moments.arrival,
+        moments.admitted,
+        moments.first_token,
+        moments.last_token,
+        moments.end,
+        moments.prompt_tokens,
+        moments.generated_tokens,
+        sums,
+    )
+    zero, one, two = np.cumsum(sums[:, :, : num_buckets + 1], axis=2).transpose(1, 0, 2)
+    total = zero + one * edge_ms + two * edge_ms**2
+    per_ms = np.diff(total, axis=1) * (copies * num_buckets / end_ms)
     return Timeline(
         edge_ms=edge_ms,
-        in_flight=np.diff(_held_area(edge_ms, start, stop)) / width_ms,
-        queued=np.diff(_held_area(edge_ms, start, admitted)) / width_ms,
-        kv_tokens=kv_tokens,
-        kv_used_ratio=kv_tokens / _capacity_tokens(fleet),
-        output_tok_s=np.diff(_emitted(edge_ms, first, last, tokens)) / width_ms * 1000.0,
+        in_flight=per_ms[_IN_FLIGHT],
+        queued=per_ms[_QUEUED],
+        kv_tokens=per_ms[_KV_TOKENS],
+        kv_used_ratio=per_ms[_KV_TOKENS] / capacity,
+        output_tok_s=per_ms[_EMITTED] * 1000.0,
     )
 
 
-def _or(moments: Floats, default: float) -> Floats:
-    """Moments that never came become `default`."""
-    return np.where(np.isnan(moments), default, moments)
-
-
-def _capacity_tokens(fleet: Fleet) -> int:
+def capacity_tokens(fleet: Fleet) -> int:
     """KV tokens of the pools that hold requests while they decode."""
     pool = fleet.agg or fleet.decode
     return pool.num_blocks * pool.block_size * pool.attention_dp * pool.replicas if pool else 1
 
 
-def _since(edge_ms: Floats, moments: Floats, weight: Floats, power: int) -> Floats:
-    """float64 [E]: sum over moments m <= edge of weight * (edge - m) ** power, power 0, 1 or 2."""
-    order = np.argsort(moments, kind="stable")
-    ascending, weights = moments[order], weight[order]
-    passed = np.searchsorted(ascending, edge_ms, side="right")
-    sums = [np.concatenate(([0.0], np.cumsum(weights * ascending**k)))[passed] for k in range(power + 1)]
-    if power == 0:
-        return sums[0]
-    if power == 1:
-        return edge_ms * sums[0] - sums[1]
-    return edge_ms**2 * sums[0] - 2 * edge_ms * sums[1] + sums[2]
+@entry
+def _add_requests(edge_ms, arrival, admitted, first_token, last_token, end, prompts, generated, sums):  # type: ignore[no-untyped-def]
+    """Add every request to `sums`, float64 [courses, 3, E + 1]: by edge, what begins to count there, as coefficients of
+    1, edge and edge^2; the running total at an edge is the course's integral up to it."""
+    last_ms = edge_ms[edge_ms.size - 1]
+    width_ms = last_ms / (edge_ms.size - 1)
+    for r in range(arrival.size):
+        if np.isnan(arrival[r]):
+            continue
+        start = arrival[r]
+        stop = last_ms if np.isnan(end[r]) else end[r]
+        admit = min(last_ms if np.isnan(admitted[r]) else admitted[r], stop)
+        first = min(max(last_ms if np.isnan(first_token[r]) else first_token[r], start), stop)
+        last = min(max(last_ms if np.isnan(last_token[r]) else last_token[r], first), stop)
+        tokens = generated[r]
+        at_first = min(tokens, 1.0) if last > first else tokens
+        _add_held(sums[_IN_FLIGHT], edge_ms, width_ms, start, stop, 1.0)
+        _add_held(sums[_QUEUED], edge_ms, width_ms, start, admit, 1.0)
+        _add_held(sums[_KV_TOKENS], edge_ms, width_ms, admit, stop, prompts[r])
+        _add_linear(sums[_KV_TOKENS], edge_ms, width_ms, first, at_first)
+        _add_linear(sums[_KV_TOKENS], edge_ms, width_ms, stop, -tokens)
+        sums[_EMITTED, 0, _edge_at(edge_ms, width_ms, first)] += at_first
+        if last > first and tokens > 1:
+            slope = (tokens - 1) / (last - first)
+            _add_held(sums[_EMITTED], edge_ms, width_ms, first, last, slope)
+            _add_square(sums[_KV_TOKENS], edge_ms, width_ms, first, slope / 2)
+            _add_square(sums[_KV_TOKENS], edge_ms, width_ms, last, -slope / 2)
 
 
-def _held_area(edge_ms: Floats, start: Floats, stop: Floats, weight: Floats | None = None) -> Floats:
-    """float64 [E]: weighted request-milliseconds spent in [start, stop) up to each edge."""
-    weights = np.ones(start.size) if weight is None else weight
-    return _since(edge_ms, start, weights, 1) - _since(edge_ms, stop, weights, 1)
+@inner
+def _edge_at(edge_ms, width_ms, moment):  # type: ignore[no-untyped-def]
+    """The first edge at or after a moment; the number of edges if there is none."""
+    at = max(0, int(moment / width_ms))
+    while at < edge_ms.size and edge_ms[at] < moment:
+        at += 1
+    while at > 0 and edge_ms[at - 1] >= moment:
+        at -= 1
+    return min(at, edge_ms.size)
 
 
-def _emitted(edge_ms: Floats, first: Floats, last: Floats, tokens: Floats) -> Floats:
-    """float64 [E]: tokens emitted up to each edge: one at `first`, the others evenly until `last`."""
-    spread = last > first
-    slope = (tokens - 1)[spread] / (last - first)[spread]
-    even = _since(edge_ms, first[spread], slope, 1) - _since(edge_ms, last[spread], slope, 1)
-    return even + _since(edge_ms, first, np.where(spread, np.minimum(tokens, 1.0), tokens), 0)
+@inner
+def _add_linear(course_sums, edge_ms, width_ms, moment, weight):  # type: ignore[no-untyped-def]
+    """weight * (edge - moment) at every edge from the moment on."""
+    at = _edge_at(edge_ms, width_ms, moment)
+    course_sums[0, at] -= weight * moment
+    course_sums[1, at] += weight
 
 
-def _ramp_area(edge_ms: Floats, first: Floats, last: Floats, stop: Floats, tokens: Floats) -> Floats:
-    """float64 [E]: token-milliseconds of generated tokens held up to each edge, released at `stop`."""
-    spread = (last > first) & (tokens > 1)
-    slope = (tokens - 1)[spread] / (last - first)[spread] / 2
-    growing = _since(edge_ms, first[spread], slope, 2) - _since(edge_ms, last[spread], slope, 2)
-    base = np.where(spread, np.minimum(tokens, 1.0), tokens)
-    return growing + _since(edge_ms, first, base, 1) - _since(edge_ms, stop, tokens, 1)
+@inner
+def _add_held(course_sums, edge_ms, width_ms, start, stop, weight):  # type: ignore[no-untyped-def]
+    """weight * (time spent in [start, stop) up to an edge)."""
+    _add_linear(course_sums, edge_ms, width_ms, start, weight)
+    _add_linear(course_sums, edge_ms, width_ms, stop, -weight)
+
+
+@inner
+def _add_square(course_sums, edge_ms, width_ms, moment, weight):  # type: ignore[no-untyped-def]
+    """weight * (edge - moment)^2 at every edge from the moment on."""
+    at = _edge_at(edge_ms, width_ms, moment)
+    course_sums[0, at] += weight * moment * moment
+    course_sums[1, at] -= 2.0 * weight * moment
+    course_sums[2, at] += weight

@@ -1,33 +1,67 @@
 """How much of a space a history settles.
 
 A candidate is settled by its own verdict, by a twin's (see `classes`), by a bound below what was found, or because its
-whole group was found to have no capacity or no data.
+whole group was found to have no capacity or no data. Under a range of KV loads every concurrency of the range counts as
+a candidate of its own.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
+from workers.search.concurrencies import concurrencies, spans
 from workers.search.history import Coverage
-from workers.search.standing import Standing
+from workers.search.standing import SETTLED, Arm, Standing
 
 
 def coverage(standing: Standing, ended: bool) -> Coverage:
     """Counts over the space; `ended` says that nothing more will be asked."""
     if standing.outline.space.config.workload.kv_load_range is not None:
-        evaluated = sum(len(told) for told in standing.asked.values())
-        return Coverage(evaluated, 0, 0, None, False)
+        return _coverage_of_range(standing, ended)
     total, settled, evaluated = standing.outline.space.size, _settled(standing), len(standing.settled)
-    exhaustive = settled == total
     left = total - settled if ended else len(standing.asked) - evaluated
-    return Coverage(evaluated, settled - evaluated, left, total, exhaustive)
+    return Coverage(evaluated, settled - evaluated, left, total, settled == total)
 
 
-def _settled(standing: Standing) -> int:
+def _coverage_of_range(standing: Standing, ended: bool) -> Coverage:
+    prepared, limits = standing.outline, standing.outline.space.config.workload.kv_load_range
+    assert limits is not None
+    span, alive = spans(prepared.capacity, *limits), _alive(standing)
+    total = settled = 0
+    for own in prepared.branches:
+        groups = slice(own.first, own.first + own.num_groups)
+        total += int(span[groups].sum()) * own.num_options
+        settled += int(span[groups][~alive[groups]].sum()) * own.num_options
+    loads = {arm: _settled_loads(standing, arm) for arm in standing.asked}
+    evaluated = sum(len(known) for known in loads.values())
+    for (group, option), known in loads.items():
+        if alive[group]:
+            first, twins = prepared.twins(group, option)
+            settled += len(known) * twins if first == option else len(known - loads.get((group, first), set()))
+    asked = sum(len(told) for told in standing.asked.values())
+    left = total - settled if ended else max(0, asked - evaluated)
+    return Coverage(evaluated, settled - evaluated, left, total, settled == total)
+
+
+def _settled_loads(standing: Standing, arm: Arm) -> set[int]:
+    """Concurrencies at which an arm has a verdict."""
+    settled = [told for told in standing.asked[arm] if told.status in SETTLED]
+    ratios = (told.deployment.kv_load_ratio or 0.0 for told in settled)
+    return concurrencies(ratios, int(standing.outline.capacity[arm[0]]))
+
+
+def _alive(standing: Standing) -> NDArray[np.bool_]:
+    """Whether each group stands for itself and may still win: bool [G]; one that stands for others decides for them."""
     prepared = standing.outline
-    sizes = np.bincount(prepared.standing, minlength=prepared.standing.size)
     alive = np.zeros(prepared.standing.size, dtype=np.bool_)
     alive[prepared.order] = standing.alive(prepared.order)
     for group in standing.hopeless:
         alive[prepared.standing[group]] = False
+    return alive
+
+
+def _settled(standing: Standing) -> int:
+    prepared, alive = standing.outline, _alive(standing)
+    sizes = np.bincount(prepared.standing, minlength=prepared.standing.size)
     settled = 0
     for own in prepared.branches:
         groups = slice(own.first, own.first + own.num_groups)
@@ -37,11 +71,9 @@ def _settled(standing: Standing) -> int:
         stands = int(prepared.standing[group])
         if not alive[stands]:
             continue
-        own = prepared.branches[prepared.branch_of(group)]
-        routing = own.classes.routing[0 if own.classes.single[(group - own.first) // len(own.branch.batching)] else 1]
-        twin = int(routing[option])
+        twin, twins = prepared.twins(group, option)
         if (stands, twin) == (group, option):
-            settled += int(sizes[group]) * int((routing == option).sum())
+            settled += int(sizes[group]) * twins
         elif (stands, twin) not in known:
             settled += 1
     return settled

@@ -17,6 +17,7 @@ from workers.errors import EvaluationError
 from workers.search import bounds
 from workers.search.bounds import Curve, Load, Times
 from workers.search.classes import Classes, classes, shares_tokens, without_twins
+from workers.search.concurrencies import group_capacities
 from workers.search.facts import Facts
 from workers.search.knobs import Batching
 from workers.search.space import Branch, Space
@@ -63,6 +64,7 @@ class Outline:
 
     gains: float64 [M, G]; standing: int64 [G], the group that stands for each; gpus: int64 [G];
     order: int64, the groups that stand for themselves, most promising first.
+    capacity: int64 [G], requests that fill a group's KV cache on average, under a range of KV loads; else empty.
     """
 
     space: Space
@@ -70,11 +72,19 @@ class Outline:
     gains: NDArray[np.float64]
     standing: NDArray[np.int64]
     order: NDArray[np.int64]
+    capacity: NDArray[np.int64]
 
     @property
     def is_bounded(self) -> bool:
         """Whether early results can spare later replays."""
         return bool(np.isfinite(self.gains).any())
+
+    def twins(self, group: int, option: int) -> tuple[int, int]:
+        """The option of a group that stands for this one, and for how many it stands."""
+        own = self.branches[self.branch_of(group)]
+        row = own.classes.routing[0 if own.classes.single[(group - own.first) // len(own.branch.batching)] else 1]
+        first = int(row[option])
+        return first, int((row == first).sum())
 
     def branch_of(self, group: int) -> int:
         """Number of the branch that a group belongs to."""
@@ -100,7 +110,9 @@ def outline(space: Space, facts: Facts, times: TimesOf) -> Outline:
     flat = np.concatenate(standing) if standing else np.zeros(0, dtype=np.int64)
     own = np.flatnonzero(flat == np.arange(flat.size))
     order = own[np.argsort(-_promise(_joined(hints, targets)[:, own]), kind="stable")]
-    return Outline(space, tuple(branches), _joined([each.gains for each in branches], targets), flat, order)
+    gains = _joined([each.gains for each in branches], targets)
+    capacity = [group_capacities(space, branch, facts) for branch in space.branches]
+    return Outline(space, tuple(branches), gains, flat, order, np.concatenate([np.zeros(0, np.int64), *capacity]))
 
 
 def _joined(parts: list[NDArray[np.float64]], targets: tuple[str, ...]) -> NDArray[np.float64]:

@@ -4,11 +4,12 @@
 3. the other options of the groups, best groups first; 4. refinement again, now among all options.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from workers.search.loads import FIRST_LEVEL, MAX_LEVEL, between, first_ratios, has_settled, level_of, ratio_at, step_of
 from workers.search.pareto import Front, gains
 from workers.search.standing import Arm, Standing, light
+from workers.traffic.load_shape import kv_load_concurrency
 
 Pick = tuple[Arm, float | None]
 
@@ -67,9 +68,16 @@ def _unasked(standing: Standing, arm: Arm) -> Iterator[Pick]:
         if not told:
             yield arm, None
         return
-    known = {step_of(*limits, ratio) for each in told if (ratio := each.deployment.kv_load_ratio) is not None}
-    for ratio in first_ratios(*limits):
-        if step_of(*limits, ratio) not in known:
+    yield from _new_loads(standing, arm, first_ratios(*limits))
+
+
+def _new_loads(standing: Standing, arm: Arm, ratios: Iterable[float]) -> Iterator[Pick]:
+    """The ratios that mean a concurrency the arm has not been asked with."""
+    known, capacity = standing.concurrencies(arm), int(standing.outline.capacity[arm[0]])
+    for ratio in ratios:
+        concurrency = kv_load_concurrency(ratio, capacity)
+        if concurrency not in known:
+            known.add(concurrency)
             yield arm, ratio
 
 
@@ -96,8 +104,8 @@ def _level(standing: Standing, branch: int | None, level: int, leads: set[str]) 
             continue
         steps = {each.number: step_of(*limits, each.deployment.kv_load_ratio or 0.0) for each in told}
         leading = [steps[each.number] for each in told if str(each.number) in leads]
-        for step in between(steps.values(), leading, level):
-            yield arm, ratio_at(*limits, step, MAX_LEVEL)
+        between_them = between(steps.values(), leading, level)
+        yield from _new_loads(standing, arm, [ratio_at(*limits, step, MAX_LEVEL) for step in between_them])
 
 
 def _front_to(standing: Standing, level: int) -> list[tuple[float, ...]]:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from app.schemas.goal import Goal
 from app.schemas.status import ReasonCode, TrialStatus
+from workers.search.concurrencies import concurrencies
 from workers.search.history import Told
 from workers.search.locate import Locator, Place
 from workers.search.outline import Outline
@@ -28,7 +29,8 @@ _OF_THE_GROUP = frozenset(
         ReasonCode.BACKEND_CANNOT_RUN_SHAPE,
     }
 )
-_SETTLED = frozenset({TrialStatus.FEASIBLE, TrialStatus.INFEASIBLE, TrialStatus.UNSUPPORTED})
+SETTLED = frozenset({TrialStatus.FEASIBLE, TrialStatus.INFEASIBLE, TrialStatus.UNSUPPORTED})
+"""Verdicts that another replay would repeat."""
 
 
 @dataclass(slots=True)
@@ -63,7 +65,7 @@ class Standing:
         arm = None if place is None else self._arm(*place)
         if arm is not None:
             self.asked.setdefault(arm, []).append(told)
-            if told.status in _SETTLED:
+            if told.status in SETTLED:
                 self.settled.add(arm)
             # Neither capacity nor data depend on the router.
             if told.reason in _OF_THE_GROUP:
@@ -85,6 +87,11 @@ class Standing:
         if arm is not None and told.objectives:
             named = zip(self.goal.objectives, told.objectives, self.outline.gains[:, arm[0]].tolist(), strict=True)
             self.trusted &= all(signed(name, value) <= bound + TRUST * abs(bound) for name, value, bound in named)
+
+    def concurrencies(self, arm: Arm) -> set[int]:
+        """Under a range of KV loads, the concurrencies that an arm has been asked with."""
+        ratios = (each.deployment.kv_load_ratio or 0.0 for each in self.asked.get(arm, ()))
+        return concurrencies(ratios, int(self.outline.capacity[arm[0]]))
 
     def alive(self, groups: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which groups may still hold something that ranks first, or belongs on the front: bool [len(groups)].

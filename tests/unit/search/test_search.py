@@ -10,6 +10,7 @@ from app.schemas.status import TrialStatus
 from tests.unit.search.world import brute_force, config_of, judge, run, scored, search_of
 from workers.search import outline
 from workers.search.candidate import canonical_json
+from workers.search.concurrencies import spans
 from workers.search.history import Told
 from workers.search.pareto import front_of
 from workers.search.score import ranked
@@ -198,8 +199,33 @@ def test_kv_load_range_is_refined_only_around_the_front() -> None:
     assert {0.0, 0.5, 1.0} <= set(ratios)
     assert any(ratio not in (0.0, 0.5, 1.0) for ratio in ratios)
     assert len({(canonical_json(t.deployment)) for t in history}) == len(history)
-    assert coverage.total is None
+    assert coverage.evaluated == len(history)
+
+
+def test_kv_load_range_counts_its_concurrencies_and_is_not_covered_while_some_are_left() -> None:
+    config = config_of(
+        search_space={"gpu_budget": 2, "agg_max_num_seqs": [256], "agg_max_num_batched_tokens": [8192]},
+        workload={"concurrency": None, "kv_load_ratio": [0.0, 0.5]},
+        goal={"target": "pareto"},
+    )
+    history, coverage = run(config)
+    known = search_of(config)._ready.outline
+    whole = spans(known.capacity, 0.0, 0.5)
+    assert coverage.total == whole.sum()
+    assert coverage.evaluated == len(history) == coverage.total - coverage.skipped
+    assert coverage.skipped > 0
     assert not coverage.exhaustive
+
+
+def test_kv_loads_of_one_concurrency_are_one_load() -> None:
+    config = config_of(
+        search_space={"gpu_budget": 2, "agg_max_num_seqs": [256], "agg_max_num_batched_tokens": [8192]},
+        workload={"concurrency": None, "kv_load_ratio": [0.0, 0.1]},
+        goal={"target": "pareto"},
+    )
+    history, coverage = run(config)
+    assert [told.deployment.kv_load_ratio for told in history] == [0.0] * 3
+    assert coverage.exhaustive
 
 
 def test_baseline_is_evaluated_first_even_outside_the_space() -> None:

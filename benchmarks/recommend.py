@@ -1,0 +1,202 @@
+"""Our search against the peer's on the same space: is our best at least as good, in the peer's own simulator?
+
+python -m benchmarks.recommend SEARCHES.json [--peer COMMAND] [--only TEXT] [--modes agg|both] --out RESULT.json
+
+Reads a file of the peer's searches with their candidates and wall seconds. With --peer our winner, or members of our front,
+are replayed there and judged by its metrics; without it, by ours. Exits 1 when the peer found something better.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from app.schemas.deployment import Deployment, RoleDeployment
+from app.schemas.study import SmartSearchConfig
+from benchmarks.fidelity import load_json
+from benchmarks.search import machine
+from benchmarks.studies import Study, candidates, run
+from workers.fleets import plan_run
+from workers.replay.reports import warm
+from workers.search.candidate import canonical_json
+from workers.search.history import Told
+from workers.search.loads import hypervolume
+from workers.search.pareto import front_of
+from workers.search.score import objectives, ranked
+
+_MODES = {"aggregated": "agg", "disaggregated": "disagg"}
+_MEMBERS = 8
+"""Members of a front that the peer replays: evenly spread, both ends included."""
+
+_ROLES = {"agg": "aggregated", "prefill": "prefill", "decode": "decode"}
+
+
+def config_of(search: Mapping[str, Any], with_disagg: bool) -> SmartSearchConfig:
+    """The peer's search as a study: its model, hardware, backends, traffic and budget; our own defaults for batching."""
+    asked, engine, wanted = search["config"], search["config"]["engine"], search["config"]["optimization"]
+    modes = [_MODES[name] for name in choices(engine["mode"])]
+    return SmartSearchConfig.model_validate(
+        {
+            "search_space": {
+                "model_name": engine["model"],
+                "hardware_sku": engine["hardware"],
+                "gpu_budget": wanted["constraints"]["max_candidate_gpus"],
+                "deployment_mode": [mode for mode in modes if with_disagg or mode == "agg"],
+                "backend": choices(engine["backend"]),
+                "router_mode": ["round_robin"],
+                "planner_scaling_policy": ["disabled"],
+            },
+            "workload": _workload(asked["traffic"]),
+            "goal": {"target": wanted["target"]},
+        }
+    )
+
+
+def choices(knob: Any) -> list[Any]:
+    """The values of a knob, pinned or searched."""
+    return list(knob["choices"]) if isinstance(knob, dict) else [knob]
+
+
+def _workload(traffic: Mapping[str, Any]) -> dict[str, Any]:
+    load, stop = traffic["load"], traffic["stop"]
+    lengths = {"isl": traffic["source"]["input_tokens"], "osl": traffic["source"]["output_tokens"]}
+    if load["type"] == "concurrency":
+        cap = load["concurrency"]
+        return {**lengths, "concurrency": cap, "num_request_ratio": stop["requests"] / cap}
+    fractions = choices(load["fraction"])
+    ratio = [min(fractions), max(fractions)] if len(fractions) > 1 else fractions[0]
+    return {**lengths, "kv_load_ratio": ratio, "num_request_ratio": stop["requests_per_load_unit"]}
+
+
+def peer_config(config: SmartSearchConfig, told: Told) -> dict[str, Any]:
+    """Our candidate as a prediction of the peer."""
+    deployment = told.deployment
+    load = dict(plan_run(config.workload, deployment, None).load)
+    return {
+        "traffic": {
+            "source": {
+                "type": "synthetic",
+                "input_tokens": config.workload.isl,
+                "output_tokens": config.workload.osl,
+            },
+            "load": {"type": "concurrency", "concurrency": int(load["concurrency"] or 1)},
+            "stop": {"requests": int(load["num_requests"] or 1)},
+        },
+        "engine": {
+            "mode": {"agg": "aggregated", "disagg": "disaggregated"}[deployment.mode],
+            "model": deployment.model_name,
+            "hardware": deployment.hardware_sku,
+            "backend": deployment.backend,
+            "workers": {_ROLES[name]: _peer_worker(deployment, role) for name, role in deployment.roles.items()},
+        },
+    }
+
+
+def _peer_worker(deployment: Deployment, role: RoleDeployment) -> dict[str, Any]:
+    shape = role.shape
+    return {
+        "parallelism": {
+            "replicas": role.replicas,
+            "tensor": shape.tp,
+            "pipeline": shape.pp,
+            "attention_data": shape.attention_dp,
+            "moe_tensor": shape.moe_tp,
+            "moe_expert": shape.moe_ep,
+        },
+        "scheduler": {"max_batched_tokens": role.max_num_batched_tokens, "max_sequences": role.max_num_seqs},
+        "kv_cache": {
+            "block_size": role.block_size if deployment.backend != "sglang" else 1,
+            "prefix_caching": role.enable_prefix_caching,
+            "capacity": {"type": "default", "memory_fraction": role.gpu_memory_utilization},
+        },
+    }
+
+
+def replayed_by_peer(peer: str, document: Mapping[str, Any]) -> dict[str, float]:
+    """The peer's metrics of a prediction. Raises: CalledProcessError with its message."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked, out = Path(folder, "case.yaml"), Path(folder, "out")
+        asked.write_text(json.dumps(document))  # JSON is YAML.
+        command = [peer, "predict", "--config", str(asked), "--output-dir", str(out)]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        report = load_json(next(out.rglob("prediction.json")))
+    return dict(report.get("summary") or report)
+
+
+def leaders(config: SmartSearchConfig, study: Study) -> list[Told]:
+    """The winner, or the members of the front."""
+    by_text = {canonical_json(told.deployment): told for told in study.history}
+    found = candidates(study)
+    kept = front_of(config.goal.objectives, found) if config.goal.is_pareto else ranked(found)[:1]
+    return [by_text[each.canonical] for each in kept]
+
+
+def judged(config: SmartSearchConfig, told: Told, peer: str | None) -> tuple[float, ...]:
+    """The objectives of our candidate, by the peer's replay if there is a peer."""
+    if peer is None:
+        return told.objectives
+    metrics = replayed_by_peer(peer, peer_config(config, told))
+    values = objectives(config.goal, metrics, told.deployment.used_gpus)
+    return tuple(value or 0.0 for value in values)
+
+
+def value_of(points: list[tuple[float, ...]]) -> float:
+    """One number to compare: the objective itself, or the area below a front of two."""
+    if len(points[0]) == 1:
+        return max(point[0] for point in points)
+    return hypervolume([(point[0], point[1]) for point in points], (0.0, 0.0))
+
+
+def measure(search: Mapping[str, Any], peer: str | None, with_disagg: bool) -> dict[str, Any]:
+    """One search: both values and wall seconds; ours is timed with known step times, as on a warm service."""
+    config = config_of(search, with_disagg)
+    run(config)
+    study = run(config)
+    ours = leaders(config, study)
+    step = max(1, -(-(len(ours) - 1) // (_MEMBERS - 1)))
+    picked = ours if len(ours) <= _MEMBERS else [*ours[:-1:step], ours[-1]]
+    found = {each["candidate_id"]: each for each in search["candidates"]}
+    names = search["pareto_ids"] or search["ranked_ids"][:1]
+    theirs = [tuple((found[name]["objectives"] or {"score": found[name]["score"]}).values()) for name in names]
+    points = [judged(config, told, peer) for told in picked]
+    return {
+        "search": search["id"],
+        "judge": "peer" if peer else "ours",
+        "ours": value_of(points),
+        "theirs": value_of(theirs),
+        "seconds": round(study.seconds, 3),
+        "peer_seconds": search["peer_process_s"],
+        "speedup": round(search["peer_process_s"] / study.seconds, 1),
+        "evaluated": len(study.history),
+        "points": points,
+        "at_least_as_good": value_of(points) >= value_of(theirs) * (1 - 1e-9),
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; 0 when the peer found nothing better."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.recommend", description=__doc__)
+    parser.add_argument("searches", type=Path)
+    parser.add_argument("--peer", help="the peer's command; without it our own metrics judge")
+    parser.add_argument("--only", default="", help="searches whose id contains this text")
+    parser.add_argument("--modes", choices=("agg", "both"), default="both")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    warm()
+    results = []
+    for search in load_json(options.searches)["searches"]:
+        if options.only in search["id"]:
+            results.append(measure(search, options.peer, options.modes == "both"))
+            print({key: value for key, value in results[-1].items() if key != "points"}, flush=True)
+    options.out.write_bytes(orjson.dumps({"machine": machine(), "searches": results}, option=orjson.OPT_INDENT_2))
+    return int(not all(result["at_least_as_good"] for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
