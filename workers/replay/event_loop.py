@@ -11,7 +11,9 @@ import numpy as np
 
 from workers.replay.backends import sglang, vllm
 from workers.replay.compiled import bare_entry, entry, inner
+from workers.replay.completion import next_thinker
 from workers.replay.drafts import draws_suffice
+from workers.replay.router import is_routed, pick, show_cache
 from workers.replay.state import (
     ACTIVE,
     ARRIVAL,
@@ -19,6 +21,7 @@ from workers.replay.state import (
     BEGUN,
     BUSY,
     CUTTABLE,
+    DECODE,
     DECODE_CONTEXT,
     DECODE_N,
     DP_RANK,
@@ -57,6 +60,7 @@ from workers.replay.state import (
     PREFILL_PREFIX,
     RANK_COUNTER,
     REPEATS,
+    ROLE,
     ROUTED,
     SESSION_STRIDE,
     SGLANG,
@@ -68,7 +72,6 @@ from workers.replay.state import (
     log_gap,
     log_stretch,
     moments_of,
-    next_thinker,
     numbers_of,
     passes_of,
     ranks_of,
@@ -88,7 +91,7 @@ FINISHED, PAUSED, NEED_PREFILL, NEED_DECODE, GROW_GAPS, NEED_DRAWS, STUCK = rang
 @bare_entry
 def run(st):  # type: ignore[no-untyped-def]
     """Advance the replay until it ends or the host is needed; returns one of the codes above."""
-    limits, number, moment = limits_of(st), numbers_of(st), moments_of(st)
+    number, moment = numbers_of(st), moments_of(st)
     while True:
         code = _start_passes(st)
         if code != FINISHED:
@@ -96,9 +99,9 @@ def run(st):  # type: ignore[no-untyped-def]
         number[EVENTS_LEFT] -= 1
         if number[EVENTS_LEFT] < 0:
             return PAUSED
-        if not _gap_log_suffices(st):
+        if not gap_log_suffices(st):
             return GROW_GAPS
-        if limits[NUM_DRAFTS] > 0 and not _draws_suffice(st):
+        if not all_draws_suffice(st):
             return NEED_DRAWS
         now = _next_instant(st)
         if now == math.inf or now > moment[STOP_AFTER]:
@@ -106,7 +109,7 @@ def run(st):  # type: ignore[no-untyped-def]
         # In a second round at one instant the passes that begin there have begun already: who comes now waits for the next.
         boundary = np.nextafter(now, math.inf) if now == moment[NOW] else now
         moment[NOW] = now
-        _finish_passes(st, now)
+        finish_passes(st, now)
         _release(st, now, boundary)
 
 
@@ -116,16 +119,25 @@ def _start_passes(st):  # type: ignore[no-untyped-def]
     num_dp = limits_of(st)[NUM_DP]
     for w in range(number[FIRST_REPLICA], number[LAST_REPLICA]):
         if rank[w * num_dp, PHASE] == IDLE:
-            _begin(st, w)
+            begin(st, w)
         if rank[w * num_dp, PHASE] == BEGUN:
-            code = _plan(st, w)
+            code = plan(st, w, _horizon(st, w))
             if code != FINISHED:
                 return code
     return FINISHED
 
 
 @inner
-def _begin(st, w):  # type: ignore[no-untyped-def]
+def _horizon(st, w):  # type: ignore[no-untyped-def]
+    """Instant at which the next arrival may join replica w, as far as it is known."""
+    if numbers_of(st)[EXACT_HORIZON] == 1 and _can_join(st, w):
+        return next_release(st)
+    return math.inf
+
+
+@inner
+def begin(st, w):  # type: ignore[no-untyped-def]
+    """Form a pass of replica w if it has work."""
     limits, rank, passed, moment = limits_of(st), ranks_of(st), passes_of(st), moments_of(st)
     num_dp = limits[NUM_DP]
     now = moment[NOW]
@@ -145,16 +157,13 @@ def _begin(st, w):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _plan(st, w):  # type: ignore[no-untyped-def]
-    """Find out when the begun pass of replica w, with its repetitions, ends."""
-    limits, rank, passed, number = limits_of(st), ranks_of(st), passes_of(st), numbers_of(st)
+def plan(st, w, horizon):  # type: ignore[no-untyped-def]
+    """Find out when the begun pass of replica w, with its repetitions up to `horizon`, ends."""
+    limits, rank, passed = limits_of(st), ranks_of(st), passes_of(st)
     num_dp = limits[NUM_DP]
     steps = rank[w * num_dp, REPEATS]
     if steps > 1:
-        horizon = math.inf
-        if number[EXACT_HORIZON] == 1 and _can_join(st, w):
-            horizon = _next_release(st)
-        if not _walk_group(st, w, steps, horizon):
+        if not walk_group(st, w, steps, horizon):
             return NEED_DECODE
         return FINISHED
     duration = 0.0
@@ -163,7 +172,7 @@ def _plan(st, w):  # type: ignore[no-untyped-def]
         if rank[s, ACTIVE] == 0:
             continue
         effect |= rank[s, EFFECT] != 0
-        code, ranks_part = _pass_duration(st, s)
+        code, ranks_part = pass_duration(st, s)
         if code != FINISHED:
             return code
         duration = max(duration, ranks_part)
@@ -177,12 +186,15 @@ def _plan(st, w):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _pass_duration(st, s):  # type: ignore[no-untyped-def]
-    """(FINISHED, ms) of rank s's own pass, or what the host must look up."""
-    rank, number = ranks_of(st), numbers_of(st)
+def pass_duration(st, s):  # type: ignore[no-untyped-def]
+    """(FINISHED, ms) of rank s's own pass, or what the host must look up.
+
+    vLLM and TensorRT-LLM decode pools are not billed for recomputing what they preempted.
+    """
+    limits, rank, number = limits_of(st), ranks_of(st), numbers_of(st)
     duration = 0.0
     n = rank[s, PREFILL_N]
-    if n > 0:
+    if n > 0 and (limits[ROLE] != DECODE or limits[BACKEND] == SGLANG):
         isl, prefix = rank[s, PREFILL_ISL] // n, rank[s, PREFILL_PREFIX] // n
         if isl > prefix:
             duration = prefill_duration(st, n, isl, prefix)
@@ -200,7 +212,7 @@ def _pass_duration(st, s):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _walk_group(st, w, steps, horizon):  # type: ignore[no-untyped-def]
+def walk_group(st, w, steps, horizon):  # type: ignore[no-untyped-def]
     """Plan up to `steps` repetitions, ending with the first that reaches `horizon`; False when a duration is unknown."""
     limits, rank, passed = limits_of(st), ranks_of(st), passes_of(st)
     num_dp = limits[NUM_DP]
@@ -213,7 +225,7 @@ def _walk_group(st, w, steps, horizon):  # type: ignore[no-untyped-def]
         walked = 0
         first = now
         while walked < steps and now < horizon:
-            duration = _lockstep_duration(st, w, walked)
+            duration = lockstep_duration(st, w, walked)
             if math.isnan(duration):
                 return False
             now += duration
@@ -228,7 +240,7 @@ def _walk_group(st, w, steps, horizon):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _lockstep_duration(st, w, repetition):  # type: ignore[no-untyped-def]
+def lockstep_duration(st, w, repetition):  # type: ignore[no-untyped-def]
     """ms of one repetition of the group's decode pass: that of its slowest rank."""
     limits, rank, number = limits_of(st), ranks_of(st), numbers_of(st)
     num_dp = limits[NUM_DP]
@@ -258,7 +270,8 @@ def _can_join(st, w):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _gap_log_suffices(st):  # type: ignore[no-untyped-def]
+def gap_log_suffices(st):  # type: ignore[no-untyped-def]
+    """True when the passes under way cannot overflow the gap log."""
     limits, rank, number, gap_log = limits_of(st), ranks_of(st), numbers_of(st), gaps_of(st)
     num_dp = limits[NUM_DP]
     need = 0
@@ -272,7 +285,10 @@ def _gap_log_suffices(st):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _draws_suffice(st):  # type: ignore[no-untyped-def]
+def all_draws_suffice(st):  # type: ignore[no-untyped-def]
+    """True when no rank can run out of draws in its next pass."""
+    if limits_of(st)[NUM_DRAFTS] == 0:
+        return True
     enough = True
     for s in range(ranks_of(st).shape[0]):
         enough &= draws_suffice(st, s)
@@ -280,7 +296,7 @@ def _draws_suffice(st):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _next_release(st):  # type: ignore[no-untyped-def]
+def next_release(st):  # type: ignore[no-untyped-def]
     """Instant of the next release that is known now."""
     number, heap = numbers_of(st), thinkers_of(st)
     instant = math.inf
@@ -296,9 +312,15 @@ def _next_release(st):  # type: ignore[no-untyped-def]
 
 @inner
 def _next_instant(st):  # type: ignore[no-untyped-def]
+    return min(next_release(st), next_pass_end(st))
+
+
+@inner
+def next_pass_end(st):  # type: ignore[no-untyped-def]
+    """End of the first pass under way to end."""
     rank, passed, number = ranks_of(st), passes_of(st), numbers_of(st)
     num_dp = limits_of(st)[NUM_DP]
-    instant = _next_release(st)
+    instant = math.inf
     for w in range(number[FIRST_REPLICA], number[LAST_REPLICA]):
         if rank[w * num_dp, PHASE] == BUSY:
             instant = min(instant, passed[w, PASS_END])
@@ -306,25 +328,33 @@ def _next_instant(st):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _finish_passes(st, now):  # type: ignore[no-untyped-def]
+def finish_passes(st, now):  # type: ignore[no-untyped-def]
+    """Commit every pass due at `now`, ascending replica."""
+    rank, passed, number = ranks_of(st), passes_of(st), numbers_of(st)
+    num_dp = limits_of(st)[NUM_DP]
+    for w in range(number[FIRST_REPLICA], number[LAST_REPLICA]):
+        if rank[w * num_dp, PHASE] == BUSY and passed[w, PASS_END] <= now:
+            _finish_pass(st, w, now)
+
+
+@inner
+def _finish_pass(st, w, now):  # type: ignore[no-untyped-def]
     limits, rank, passed, number = limits_of(st), ranks_of(st), passes_of(st), numbers_of(st)
     num_dp = limits[NUM_DP]
-    for w in range(number[FIRST_REPLICA], number[LAST_REPLICA]):
-        if rank[w * num_dp, PHASE] != BUSY or passed[w, PASS_END] > now:
-            continue
-        steps = rank[w * num_dp, REPEATS]
-        number[EVENTS_LEFT] -= steps >> 6
-        _log_regular_gaps(st, w, steps)
-        has_work = False
-        for s in range(w * num_dp, (w + 1) * num_dp):
-            if rank[s, ACTIVE] == 1 and limits[BACKEND] == SGLANG:
-                sglang.commit(st, s, steps, passed[w, FIRST_END], now)
-            elif rank[s, ACTIVE] == 1:
-                vllm.commit(st, s, steps, passed[w, FIRST_END], now)
-            has_work |= rank[s, NUM_WAITING] + rank[s, NUM_RUNNING] > 0
-        if not has_work:
-            rank[w * num_dp, NUM_PASSES] = 0
-        rank[w * num_dp, PHASE] = IDLE
+    steps = rank[w * num_dp, REPEATS]
+    number[EVENTS_LEFT] -= steps >> 6
+    _log_regular_gaps(st, w, steps)
+    has_work = False
+    for s in range(w * num_dp, (w + 1) * num_dp):
+        if rank[s, ACTIVE] == 1 and limits[BACKEND] == SGLANG:
+            sglang.commit(st, s, steps, passed[w, FIRST_END], now)
+        elif rank[s, ACTIVE] == 1:
+            vllm.commit(st, s, steps, passed[w, FIRST_END], now)
+        has_work |= rank[s, NUM_WAITING] + rank[s, NUM_RUNNING] > 0
+        show_cache(st, s)
+    if not has_work:
+        rank[w * num_dp, NUM_PASSES] = 0
+    rank[w * num_dp, PHASE] = IDLE
 
 
 @inner
@@ -345,48 +375,69 @@ def _log_regular_gaps(st, w, steps):  # type: ignore[no-untyped-def]
         log_stretch(st, rank[w, DECODE_N], rank[w, DECODE_CONTEXT], steps)
     else:
         for repetition in range(steps):
-            log_gap(st, _lockstep_duration(st, w, repetition), count)
+            log_gap(st, lockstep_duration(st, w, repetition), count)
 
 
 @inner
 def _release(st, now, boundary):  # type: ignore[no-untyped-def]
-    """Release and route everything due, in order of (instant, request)."""
-    number, stamp, order, heap = numbers_of(st), stamps_of(st), sessions_of(st), thinkers_of(st)
-    while True:
-        chosen, instant, from_sessions = np.int64(NONE), math.inf, False
-        if number[NEXT_SESSION] < number[NUM_SESSIONS]:
-            r = order[number[NEXT_SESSION]]
-            if number[IN_FLIGHT_CAP] == NONE:
-                if stamp[r, ARRIVAL] <= now:
-                    chosen, instant, from_sessions = r, stamp[r, ARRIVAL], True
-            elif number[FREED_NOW] > 0:
-                chosen, instant, from_sessions = r, now, True
-        if number[THINKING] > 0:
-            r = np.int64(heap[0, 1])
-            due = heap[0, 0]
-            if due <= now and (due < instant or (due == instant and r < chosen)):
-                chosen, instant, from_sessions = r, due, False
-        if chosen == NONE:
-            break
-        if from_sessions:
-            number[NEXT_SESSION] += number[SESSION_STRIDE]
-            number[FREED_NOW] -= 1
-        else:
-            next_thinker(st)
-        stamp[chosen, ARRIVAL] = instant
-        _route(st, chosen, boundary)
-    number[FREED_NOW] = 0
+    """Release and route everything due."""
+    r = pop_release(st, now)
+    while r != NONE:
+        _route(st, r, boundary)
+        r = pop_release(st, now)
 
 
 @inner
-def _route(st, r, boundary):  # type: ignore[no-untyped-def]
-    """Round robin over replicas, inside one over its ranks; a stretch the arrival may join ends at `boundary` or later."""
-    limits, rank, number, req = limits_of(st), ranks_of(st), numbers_of(st), requests_of(st)
-    num_dp = limits[NUM_DP]
+def pop_release(st, now):  # type: ignore[no-untyped-def]
+    """The next request due, stamped with its release, in order of (instant, request); NONE when there are no more."""
+    number, stamp, order, heap = numbers_of(st), stamps_of(st), sessions_of(st), thinkers_of(st)
+    chosen, instant, from_sessions = np.int64(NONE), math.inf, False
+    if number[NEXT_SESSION] < number[NUM_SESSIONS]:
+        r = order[number[NEXT_SESSION]]
+        if number[IN_FLIGHT_CAP] == NONE:
+            if stamp[r, ARRIVAL] <= now:
+                chosen, instant, from_sessions = r, stamp[r, ARRIVAL], True
+        elif number[FREED_NOW] > 0:
+            chosen, instant, from_sessions = r, now, True
+    if number[THINKING] > 0:
+        r = np.int64(heap[0, 1])
+        due = heap[0, 0]
+        if due <= now and (due < instant or (due == instant and r < chosen)):
+            chosen, instant, from_sessions = r, due, False
+    if chosen == NONE:
+        number[FREED_NOW] = 0
+        return chosen
+    if from_sessions:
+        number[NEXT_SESSION] += number[SESSION_STRIDE]
+        number[FREED_NOW] -= 1
+    else:
+        next_thinker(st)
+    stamp[chosen, ARRIVAL] = instant
+    return chosen
+
+
+@inner
+def _next_in_turn(st):  # type: ignore[no-untyped-def]
+    """(replica, rank) of the next request by round robin."""
+    rank, number = ranks_of(st), numbers_of(st)
+    num_dp = limits_of(st)[NUM_DP]
     w = number[FIRST_REPLICA] + number[ROUTED] % (number[LAST_REPLICA] - number[FIRST_REPLICA])
     number[ROUTED] += 1
     dp_rank = rank[w * num_dp, RANK_COUNTER] % num_dp
     rank[w * num_dp, RANK_COUNTER] += 1
+    return w, dp_rank
+
+
+@inner
+def _route(st, r, boundary):  # type: ignore[no-untyped-def]
+    """By cost, or round robin over replicas and their ranks; a stretch the arrival may join ends at `boundary` or later."""
+    rank, req = ranks_of(st), requests_of(st)
+    num_dp = limits_of(st)[NUM_DP]
+    if is_routed(st):
+        s = pick(st, r)
+        w, dp_rank = s // num_dp, s % num_dp
+    else:
+        w, dp_rank = _next_in_turn(st)
     req[r, WORKER] = w
     req[r, DP_RANK] = dp_rank
     s = w * num_dp + dp_rank
@@ -396,7 +447,7 @@ def _route(st, r, boundary):  # type: ignore[no-untyped-def]
         and rank[w * num_dp, REPEATS] > 1
         and (rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1)
     ):
-        _walk_group(st, w, rank[w * num_dp, REPEATS], boundary)
+        walk_group(st, w, rank[w * num_dp, REPEATS], boundary)
 
 
 @entry

@@ -52,8 +52,13 @@ _DISTRIBUTION_KEYS = tuple(f"{statistic}_{stem}" for stem in _STEMS for statisti
 _BIN_SHIFT = 42
 
 
-def summarise(st: State, pool: Pool, sla: Sla | None, copies: int = 1) -> dict[str, Metric]:
-    """Every key of the trace report; `pool` is the whole fleet, of which the replay has run one `copies`-th."""
+def summarise(
+    st: State, pool: Pool, sla: Sla | None, copies: int = 1, prefill: Pool | None = None
+) -> dict[str, Metric]:
+    """Every key of the trace report; `pool` is the whole fleet, of which the replay has run one `copies`-th.
+
+    With a `prefill` pool, `st` and `pool` are those of the decode role.
+    """
     counts = np.zeros(_NUM_COUNTS)
     statistics = np.zeros((len(_STEMS), _NUM_STATISTICS))
     bounds = np.array([np.nan if bound is None else bound for bound in _bounds(sla)])
@@ -62,7 +67,7 @@ def summarise(st: State, pool: Pool, sla: Sla | None, copies: int = 1) -> dict[s
     stop = float(st["moments"][state.STOP_AFTER])
     if not math.isinf(stop) and counts[_COMPLETED] < len(st["requests"]) and _is_unfinished(st):
         end = stop
-    return _report(counts.tolist(), statistics, st, pool, sla is not None, copies, end)
+    return _report(counts.tolist(), statistics, st, (pool, prefill), sla is not None, copies, end)
 
 
 def _bounds(sla: Sla | None) -> tuple[float | None, float | None, float | None]:
@@ -74,11 +79,14 @@ def _is_unfinished(st: State) -> bool:
 
 
 def _report(
-    counts: list[float], statistics: NDArray[np.float64], st: State, pool: Pool, with_sla: bool, copies: int, end: float
-) -> dict[str, Metric]:
+    counts: list[float], statistics: NDArray[np.float64], st: State, pools: tuple[Pool, Pool | None],
+    with_sla: bool, copies: int, end: float,
+) -> dict[str, Metric]:  # fmt: skip
+    pool, prefill = pools
     completed, prompt_tokens, output_tokens = (int(counts[i]) for i in (_COMPLETED, _INPUT, _OUTPUT))
     duration_s = max(counts[_LAST_END] / 1000.0, 1e-9) if completed else None
     worker_s = pool.replicas * end / 1000.0
+    prefill_s, prefill_gpus = (prefill.replicas * end / 1000.0, prefill.gpus_per_replica) if prefill else (0.0, 0)
 
     def per_second(amount: float) -> float | None:
         return None if duration_s is None else amount / duration_s
@@ -95,11 +103,11 @@ def _report(
         "input_throughput_tok_s": per_second(prompt_tokens),
         "output_throughput_tok_s": per_second(output_tokens),
         "total_throughput_tok_s": per_second(prompt_tokens + output_tokens),
-        "prefill_worker_seconds": 0.0,
+        "prefill_worker_seconds": prefill_s,
         "decode_worker_seconds": worker_s,
-        "prefill_gpus_per_worker": 0,
+        "prefill_gpus_per_worker": prefill_gpus,
         "decode_gpus_per_worker": pool.gpus_per_replica,
-        "gpu_hours": worker_s * pool.gpus_per_replica / 3600.0,
+        "gpu_hours": (prefill_s * prefill_gpus + worker_s * pool.gpus_per_replica) / 3600.0,
         "prefix_cache_reused_ratio": counts[_MAX_REUSE] / prompt_tokens if prompt_tokens else None,
         "first_admission_prefix_cache_reused_ratio": counts[_FIRST_REUSE] / prompt_tokens if prompt_tokens else None,
         "num_ttft_samples": int(counts[_WITH_TOKEN]),
