@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import ReasonCode, StuckError, UnsupportedError
-from workers.replay import event_loop, handoff_loop, state
+from workers.replay import handoff_loop, passes, state
 from workers.replay.arrays import build, facts_of, lengthen_gap_log
 from workers.replay.drafts import extend_draws, needs_draws
 from workers.replay.fleet import Fleet, Pool, Transfer
@@ -20,7 +20,7 @@ from workers.traffic.requests import RequestBatch
 
 _EVENTS_BETWEEN_CHECKS = 1 << 16
 _KEPT_PROMPTS = 16
-_ENDS = (event_loop.FINISHED, event_loop.STUCK, handoff_loop.NEED_EXPLICIT, handoff_loop.NEED_RADIX_NODES)
+_ENDS = (passes.FINISHED, passes.STUCK, handoff_loop.NEED_EXPLICIT, handoff_loop.NEED_RADIX_NODES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ def _finished(
         if silent is not None:
             dec["requests"][:, state.SILENT] = silent
         code = _drive(sides, facts_of(batch).has_few_shapes, check_stop)
-        if code == event_loop.FINISHED:
+        if code == passes.FINISHED:
             return sides
-        if code == event_loop.STUCK:
+        if code == passes.STUCK:
             raise StuckError(ReasonCode.REPLAY_STUCK, f"no progress at {dec['moments'][state.NOW]} ms")
         explicit |= code == handoff_loop.NEED_EXPLICIT
         if code == handoff_loop.NEED_RADIX_NODES:
@@ -138,13 +138,13 @@ def _drive(sides: tuple[Side, Side], exact: bool, check_stop: Callable[[], None]
 def _answer(code: int, side: Side, exact: bool) -> None:
     st = side.st
     n, a, b = (int(st["numbers"][i]) for i in (state.MISS_N, state.MISS_A, state.MISS_B))
-    if code == event_loop.NEED_PREFILL:
+    if code == passes.NEED_PREFILL:
         side.table.learn_prefill(n, a, b)
-    elif code == event_loop.NEED_DECODE:
+    elif code == passes.NEED_DECODE:
         side.table.learn_decode(n, a, b, exact)
-    elif code == event_loop.NEED_DRAWS:
+    elif code == passes.NEED_DRAWS:
         extend_draws(st, side.pool)
-    elif code == event_loop.GROW_GAPS:
+    elif code == passes.GROW_GAPS:
         lengthen_gap_log(st)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from workers.replay.backends import destination, sglang_destination
 from workers.replay.compiled import inner
-from workers.replay.event_loop import walk_group
+from workers.replay.passes import walk_group
 from workers.replay.router import is_routed, pick
 from workers.replay.state import (
     ADMISSIONS,

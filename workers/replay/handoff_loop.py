@@ -15,21 +15,7 @@ import numpy as np
 
 from workers.replay.compiled import bare_entry, inner
 from workers.replay.completion import finish
-from workers.replay.event_loop import (
-    FINISHED,
-    GROW_GAPS,
-    NEED_DRAWS,
-    PAUSED,
-    STUCK,
-    all_draws_suffice,
-    begin,
-    finish_passes,
-    gap_log_suffices,
-    next_pass_end,
-    next_release,
-    plan,
-    pop_release,
-)
+from workers.replay.event_loop import all_draws_suffice, next_release, pop_release
 from workers.replay.handoff import (
     cut,
     depart,
@@ -42,6 +28,18 @@ from workers.replay.handoff import (
     request_destination,
     serve_queues,
     transfer_ms,
+)
+from workers.replay.passes import (
+    FINISHED,
+    GROW_GAPS,
+    NEED_DRAWS,
+    PAUSED,
+    STUCK,
+    begin,
+    finish_passes,
+    gap_log_suffices,
+    next_pass_end,
+    plan,
 )
 from workers.replay.radix import OVERFLOW
 from workers.replay.router import is_routed

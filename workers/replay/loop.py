@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import ReasonCode, StoppedError, StuckError
-from workers.replay import event_loop, state
+from workers.replay import event_loop, passes, state
 from workers.replay.arrays import build, facts_of, lengthen_gap_log, radix_overflow
 from workers.replay.disaggregated import Side, mark_arrived, replay_both
 from workers.replay.drafts import extend_draws, needs_draws
@@ -136,20 +136,20 @@ def drive(st: State, pool: Pool, table: StepTable, exact: bool, should_stop: Sho
     while True:
         number[state.EVENTS_LEFT] = _EVENTS_BETWEEN_CHECKS
         code = event_loop.run(st.book)
-        if code == event_loop.FINISHED:
+        if code == passes.FINISHED:
             return
-        if code == event_loop.STUCK:
+        if code == passes.STUCK:
             raise StuckError(ReasonCode.REPLAY_STUCK, f"no progress at {st['moments'][state.NOW]} ms")
         n, a, b = (int(number[i]) for i in (state.MISS_N, state.MISS_A, state.MISS_B))
-        if code == event_loop.NEED_PREFILL:
+        if code == passes.NEED_PREFILL:
             table.learn_prefill(n, a, b)
             table.lend_to(st, exact)
-        elif code == event_loop.NEED_DECODE:
+        elif code == passes.NEED_DECODE:
             table.learn_decode(n, a, b, exact)
             table.lend_to(st, exact)
-        elif code == event_loop.NEED_DRAWS:
+        elif code == passes.NEED_DRAWS:
             extend_draws(st, pool)
-        elif code == event_loop.GROW_GAPS:
+        elif code == passes.GROW_GAPS:
             lengthen_gap_log(st)
         _check_stop(should_stop)
 
