@@ -13,10 +13,10 @@ others. believed: int64 [R], prompt tokens counted for a request. All empty with
 
 import math
 
-from workers.replay.backends.sglang_tree import END_RUN, FIRST_RUN, radix_tree_of
 from workers.replay.compiled import inner
 from workers.replay.kv_cache import CACHED
 from workers.replay.radix import matched_pages
+from workers.replay.retained import END_RUN, FIRST_RUN, radix_tree_of
 from workers.replay.state import (
     BACKEND,
     BELIEVED_BLOCKS,

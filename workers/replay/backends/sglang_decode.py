@@ -22,7 +22,6 @@ from workers.replay.backends.sglang_state import (
     make_room,
     remaining_output,
 )
-from workers.replay.backends.sglang_tree import FRESH, radix_tree_of
 from workers.replay.compiled import inner
 from workers.replay.drafts import (
     accepted_drafts,
@@ -31,6 +30,7 @@ from workers.replay.radix import (
     FREE_PAGES,
     evict,
 )
+from workers.replay.retained import FRESH, radix_tree_of
 from workers.replay.router import note_first_token
 from workers.replay.state import (
     BLOCK_SIZE,

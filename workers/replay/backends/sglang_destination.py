@@ -11,9 +11,9 @@ from workers.replay.backends.sglang_state import (
     publish,
     release,
 )
-from workers.replay.backends.sglang_tree import FIRST_RUN, LAST_NODE, TREE_PAGES, radix_tree_of
 from workers.replay.compiled import inner
 from workers.replay.radix import EVICTABLE_PAGES, FREE_PAGES, lock_prefix, unlock
+from workers.replay.retained import FIRST_RUN, LAST_NODE, TREE_PAGES, radix_tree_of
 from workers.replay.state import (
     ARRIVED_HEAD,
     ARRIVED_TAIL,

@@ -12,7 +12,6 @@ from workers.replay.backends.sglang_state import (
     publish,
     remaining_output,
 )
-from workers.replay.backends.sglang_tree import END_RUN, FIRST_RUN, LAST_NODE, TREE_PAGES, radix_tree_of
 from workers.replay.compiled import inner
 from workers.replay.radix import (
     EVICTABLE_PAGES,
@@ -22,6 +21,7 @@ from workers.replay.radix import (
     matched_pages,
     unlock,
 )
+from workers.replay.retained import END_RUN, FIRST_RUN, LAST_NODE, TREE_PAGES, radix_tree_of
 from workers.replay.router import note_first_token
 from workers.replay.state import (
     BLOCK_SIZE,

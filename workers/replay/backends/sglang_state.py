@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from workers.replay.backends.sglang_tree import END_RUN, FIRST_RUN, FRESH, LAST_NODE, TREE_PAGES, radix_tree_of
 from workers.replay.compiled import inner
 from workers.replay.completion import finish
 from workers.replay.fleet import Pool
@@ -17,6 +16,7 @@ from workers.replay.radix import (
     new_tree,
     unlock,
 )
+from workers.replay.retained import END_RUN, FIRST_RUN, FRESH, LAST_NODE, TREE_PAGES, radix_tree_of
 from workers.replay.state import (
     BLOCK_SIZE,
     CACHING,
