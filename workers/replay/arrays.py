@@ -26,8 +26,23 @@ _EMPTY = {
     name: np.zeros((0, columns) if columns else 0, dtype=dtype)
     for name, (dtype, columns) in state.SHAPES.items()
     if name.startswith(("sgl_", "exact_", "memo_"))
-    or name in ("decode_table", "timing", "rates", "draws", "handoffs", "lands", "targets", "sources", "transfer",
-                "loads", "routes", "believed", "router_draws", "router")
+    or name
+    in (
+        "decode_table",
+        "timing",
+        "rates",
+        "draws",
+        "handoffs",
+        "lands",
+        "targets",
+        "sources",
+        "transfer",
+        "loads",
+        "routes",
+        "believed",
+        "router_draws",
+        "router",
+    )
 }
 
 
@@ -95,9 +110,7 @@ def tree_of(batch: RequestBatch, block_size: int, by_block: bool) -> PrefixTree:
     return kept[1]
 
 
-def build(
-    pool: Pool, batch: RequestBatch, radix_nodes: int | None = None, router: KvRouter | None = None
-) -> State:
+def build(pool: Pool, batch: RequestBatch, radix_nodes: int | None = None, router: KvRouter | None = None) -> State:
     """State of a replay at time 0, without step times. Array meanings: see state.
 
     radix_nodes: room of SGLang's radix trees, None for a size that suffices for most loads; see `radix_overflow`.
@@ -316,7 +329,11 @@ def _fresh_stamps(batch: RequestBatch) -> NDArray[np.float64]:
 
 
 def _extents(
-    pool: Pool, batch: RequestBatch, tree: PrefixTree, num_ranks: int, limits: NDArray[np.int64],
+    pool: Pool,
+    batch: RequestBatch,
+    tree: PrefixTree,
+    num_ranks: int,
+    limits: NDArray[np.int64],
     by_block: bool,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
     """(extents, copies, every request's first own extent), and their offsets into `limits`."""

@@ -76,9 +76,7 @@ def _finished(
             radix_nodes = 2 * max(len(side.st["sgl_nodes"]) for side in sides)
 
 
-def _sides(
-    fleet: Fleet, pools: tuple[Pool, Pool], batch: RequestBatch, radix_nodes: int | None
-) -> tuple[Side, Side]:
+def _sides(fleet: Fleet, pools: tuple[Pool, Pool], batch: RequestBatch, radix_nodes: int | None) -> tuple[Side, Side]:
     """Both sides at time 0."""
     prefill, decode = pools
     pre = build(prefill, prompts_of(batch), radix_nodes, fleet.router)
@@ -115,7 +113,10 @@ def _add_handoffs(dec: State, transfer: Transfer, num_sources: int) -> None:
     dec["targets"][:, state.MAY_SERVE] = 0
     dec["sources"] = np.full((num_sources, state.NUM_SOURCE_COLUMNS), state.NONE, dtype=np.int64)
     rates = np.zeros(state.NUM_TRANSFER)
-    rates[state.TOKEN_BYTES], rates[state.GB_PER_S] = transfer.bytes_per_token or 0.0, transfer.bandwidth_gb_per_s or 0.0
+    rates[state.TOKEN_BYTES], rates[state.GB_PER_S] = (
+        transfer.bytes_per_token or 0.0,
+        transfer.bandwidth_gb_per_s or 0.0,
+    )
     rates[state.MISSING_ONLY] = float(transfer.timing == "destination_missing")
     dec["transfer"] = rates
 

@@ -77,6 +77,7 @@ from workers.replay.state import (
 
 @inner
 def is_destination_first(dec):  # type: ignore[no-untyped-def]
+    """SGLang reserves room at the destination before the prompt is computed."""
     return limits_of(dec)[BACKEND] == SGLANG
 
 
@@ -131,10 +132,7 @@ def _reserve_head(pre, dec, t):  # type: ignore[no-untyped-def]
     """Give the first request in the queue of decode rank t its room; False if it must wait."""
     handoff, target = handoffs_of(dec), targets_of(dec)
     r = target[t, REQUEST_HEAD]
-    if is_destination_first(dec):
-        cached = sglang_destination.reserve(dec, t, r)
-    else:
-        cached = destination.reserve(dec, t, r)
+    cached = sglang_destination.reserve(dec, t, r) if is_destination_first(dec) else destination.reserve(dec, t, r)
     if cached == NONE:
         return False
     target[t, REQUEST_HEAD] = handoff[r, REQUEST_NEXT]

@@ -18,6 +18,7 @@ from workers.replay.state import (
 # of its content in `sgl_runs`.
 LAST_NODE, TREE_PAGES, FRESH, FIRST_RUN, END_RUN = SPARE_A, SPARE_B, SPARE_C, BEFORE, TOKENS
 
+
 @inner
 def radix_tree_of(st):  # type: ignore[no-untyped-def]
     """The radix trees of all ranks; engine number = rank number."""

@@ -173,7 +173,9 @@ def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
         rank[s, CONTEXT_SUM] -= req[r, PROMPT] + req[r, OUTPUT]
         req[r, GENERATED] = req[r, OUTPUT]
         stamp[r, LAST_TOKEN] = end
-        leave(st, s, r, req[r, PROMPT] + req[r, OUTPUT] - 1, blocks_for(limits, req[r, PROMPT] + req[r, OUTPUT] - 1), end)
+        leave(
+            st, s, r, req[r, PROMPT] + req[r, OUTPUT] - 1, blocks_for(limits, req[r, PROMPT] + req[r, OUTPUT] - 1), end
+        )
         r = after
     r = rank[s, NEW_HEAD]
     while r != NONE:

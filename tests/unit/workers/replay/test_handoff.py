@@ -73,7 +73,7 @@ def test_compiled_hand_over_of_random_cases_agrees_with_the_plain_one(backend: B
 
 @pytest.mark.parametrize("router", ROUTERS)
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("backend", ("vllm", "trtllm"))
+@pytest.mark.parametrize("backend", ["vllm", "trtllm"])
 def test_compiled_routing_of_random_cases_agrees_with_the_plain_one(
     backend: Backend, mode: Mode, router: KvRouter
 ) -> None:
@@ -105,7 +105,7 @@ def test_report_of_a_disaggregated_fleet_is_that_of_its_outcomes(backend: Backen
                 assert metrics[name] == pytest.approx(value, rel=1e-9, abs=1e-9), name
 
 
-@pytest.mark.parametrize("backend", ("vllm", "trtllm"))
+@pytest.mark.parametrize("backend", ["vllm", "trtllm"])
 def test_every_block_is_given_back_once_after_a_hand_over(backend: Backend) -> None:
     for seed in range(800, 830):
         fleet, batch = random_case(seed, backend, "disaggregated")
@@ -149,7 +149,10 @@ def test_equal_costs_are_decided_by_the_seed_alone() -> None:
 
 def test_pools_of_different_backends_are_refused() -> None:
     pool = Pool("prefill", "vllm", 1, 1, 1, 100, 64, 8192, 256, FixedTimes(100.0, 10.0))
-    fleet, (_, batch) = Fleet(prefill=pool, decode=replace(pool, role="decode", backend="sglang")), random_case(0, "vllm")
+    fleet, (_, batch) = (
+        Fleet(prefill=pool, decode=replace(pool, role="decode", backend="sglang")),
+        random_case(0, "vllm"),
+    )
 
     with pytest.raises(UnsupportedError, match="same backend"):
         replay(fleet, batch)
