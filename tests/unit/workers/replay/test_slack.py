@@ -54,7 +54,9 @@ def test_limits_that_bind_are_kept() -> None:
 
 
 def test_blocks_are_kept_where_a_cached_block_may_be_hit() -> None:
-    shared = synthetic_batch(dataclasses.replace(TRAFFIC, shared_prefix_ratio=0.5, num_prefix_groups=2), in_flight_cap=6)
+    shared = synthetic_batch(
+        dataclasses.replace(TRAFFIC, shared_prefix_ratio=0.5, num_prefix_groups=2), in_flight_cap=6
+    )
     for fleet, batch in (
         (Fleet(agg=wide("vllm")), shared),
         (Fleet(agg=wide("vllm"), router=KvRouter()), CLOSED),
