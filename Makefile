@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo serve check test test-fast test-browser golden bench openapi migration replay lock
+.PHONY: help setup dev demo serve check test test-fast test-browser doctor golden bench openapi migration replay lock
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -14,6 +14,8 @@ demo:           ## one search with every real part, shown and stopped
 	$(PYTHON) run.py demo
 serve:          ## the service until Ctrl-C
 	$(PYTHON) run.py serve
+doctor:         ## what could keep the service from running here
+	$(PYTHON) run.py doctor
 check:          ## ruff, mypy, import walls, OpenAPI document
 	$(PYTHON) run.py check
 test:           ## every test, against a real Postgres and Redis; ARGS="-k name"

@@ -1,4 +1,7 @@
-"""The way in: `python3 run.py setup | demo | serve | test | test-browser | check`. Standard library only; see README.md."""
+"""The way in: `python3 run.py setup | demo | serve | test | test-browser | check | doctor`; see README.md.
+
+Standard library only.
+"""
 
 import argparse
 import contextlib
@@ -11,6 +14,7 @@ from pathlib import Path
 from launch.browser import run_browser_tests
 from launch.checks import run_checks
 from launch.demo import show_demo
+from launch.doctor import examine
 from launch.folders import REPOSITORY, data_folder, new_run_folder, open_data_folder
 from launch.install import DEV_LOCK, PYTHON, RUNTIME_LOCK, install
 from launch.process import LaunchError, raise_interrupt_on_signals, run_in_foreground
@@ -76,6 +80,11 @@ def check(_arguments: argparse.Namespace) -> int:
         return run_checks(child_env(folder))
 
 
+def doctor(_arguments: argparse.Namespace) -> int:
+    """Say what could keep the service from running here; starts and installs nothing."""
+    return examine()
+
+
 @contextlib.contextmanager
 def run_folder() -> Iterator[Path]:
     """A temporary data folder that is gone afterwards."""
@@ -91,7 +100,7 @@ def main() -> int:
     """Run one command; its exit code, 130 when interrupted."""
     parser = argparse.ArgumentParser(prog="run.py", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for command in (setup, demo, serve, test, test_browser, check):
+    for command in (setup, demo, serve, test, test_browser, check, doctor):
         takes_options = command in (test, test_browser)
         name = command.__name__.replace("_", "-")
         one = commands.add_parser(name, help=command.__doc__, add_help=not takes_options)

@@ -9,12 +9,12 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from app.candidates import direction
-from tests.browser.conftest import MARKUP, Json, configuration
+from tests.browser.conftest import NAME, Json, configuration
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 OpenPage = Callable[..., Page]
 Picture = Callable[[Page, str], None]
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True, "device_scale_factor": 1}
 LIVE_WITHIN_MS = 120_000
 
 
@@ -28,8 +28,8 @@ def test_winner_is_found_from_the_list_in_two_clicks(
     page = open_page()
     expect(page.get_by_role("heading", level=1)).to_have_text("Studies")
     picture(page, "studies")
-    page.get_by_role("link", name=MARKUP).first.click()
-    expect(page.get_by_role("heading", level=1)).to_have_text(MARKUP)
+    page.get_by_role("link", name=NAME).first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(NAME)
     expect(page.get_by_text("Finished:")).to_be_visible()
     picture(page, "study")
     page.get_by_role("table", name=re.compile("candidates ranked")).get_by_role("link").first.click()
@@ -121,7 +121,7 @@ def test_phone_shows_everything_without_scrolling_sideways(
     address = {"list": "#/", "study": address_of(study), "candidate": address_of(study, ranked[0]), "comparison": pair}
     page = open_page(address[view], **PHONE, color_scheme="dark")
     expect(page.get_by_role("heading", level=1)).to_be_visible()
-    page.wait_for_load_state("networkidle") if view != "list" else None
+    expect(page.get_by_role("table").first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     if view == "study":
         picture(page, "phone")
@@ -219,13 +219,25 @@ def test_lost_service_is_told_and_forgiven(open_page: OpenPage, study: Json) -> 
 
 def test_list_is_filtered_and_says_when_nothing_is_left(open_page: OpenPage, study: Json) -> None:
     page = open_page()
-    expect(page.get_by_role("link", name=MARKUP).first).to_be_visible()
+    expect(page.get_by_role("link", name=NAME).first).to_be_visible()
     page.get_by_label("Contains").fill("branch=other")
     expect(page.get_by_text("No study contains that text.")).to_be_visible()
     page.get_by_label("Contains").fill("BRANCH=main")
-    expect(page.get_by_role("link", name=MARKUP).first).to_be_visible()
+    expect(page.get_by_role("link", name=NAME).first).to_be_visible()
     page.get_by_label("Status").select_option("cancelled")
     expect(page.get_by_text("No study is cancelled.")).to_be_visible()
+
+
+def test_name_that_is_markup_stays_text(open_page: OpenPage, api: httpx.Client, study: Json) -> None:
+    markup = '<img src=x onerror="document.title=1"> & <b>bold</b>'
+    document: dict[str, Any] = configuration(markup)
+    document["search_space"] |= {"model_name": "deepseek-ai/DeepSeek-V3", "hardware_sku": "l40s", "gpu_budget": 1}
+    posted = api.post("/studies", params={"wait": 60}, json=document).json()
+    page = open_page()
+    page.get_by_role("link", name=markup).first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(markup)
+    expect(page).to_have_url(re.compile(posted["id"]))
+    assert page.locator("main img, main b").count() == 0
 
 
 def test_study_that_cannot_fit_says_why(open_page: OpenPage, api: httpx.Client, study: Json) -> None:
@@ -242,9 +254,9 @@ def test_study_that_cannot_fit_says_why(open_page: OpenPage, api: httpx.Client, 
 def test_better_and_worse_mean_what_they_mean_in_the_api(open_page: OpenPage, ranked: list[Json]) -> None:
     page = open_page()
     names = sorted(ranked[0]["metrics"])
-    said = page.evaluate(
-        "async (names) => { const { direction } = await import('/dashboard/metrics.js');"
-        " return names.map((name) => direction(name)); }",
-        names,
-    )
+    script = """async (names) => {
+        const { direction } = await import("/dashboard/metrics.js");
+        return names.map((name) => direction(name));
+    }"""
+    said = page.evaluate(script, names)
     assert dict(zip(names, said, strict=True)) == {name: direction(name) for name in names}

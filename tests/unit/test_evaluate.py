@@ -166,3 +166,10 @@ def test_step_times_are_on_disk_once_the_iterator_ends(tmp_path: Path, monkeypat
     aic_times.cache_clear()
     one(study(SMALL_LOAD), agg())
     assert list((tmp_path / "step-times").iterdir())
+
+
+def test_host_offload_makes_every_deployment_unsupported_instead_of_being_ignored() -> None:
+    verdict = one(study(SMALL_LOAD, num_g2_blocks=100, kv_bytes_per_token=1000), agg())
+    assert verdict.status is TrialStatus.UNSUPPORTED
+    assert verdict.reason is not None
+    assert "num_g2_blocks is 100" in verdict.reason.detail

@@ -2,7 +2,7 @@
 
 import { getItems, getJson, getText, studyPath } from "./api.js";
 import { el, refill } from "./dom.js";
-import { change, deploymentName, number, studyName } from "./format.js";
+import { batching, change, deploymentName, number, studyName } from "./format.js";
 import { median, metricLabel, objectivePhrase, objectiveUnit, sense } from "./metrics.js";
 import { copyButton, crumbs, fact, section } from "./parts.js";
 import { courses, knobDifferences, knobTable, latencies, metricTables } from "./side_by_side.js";
@@ -82,6 +82,7 @@ function facts(study, candidate) {
   return [
     fact("GPUs", number(candidate.used_gpus), `${deployment.hardware_sku}, budget ${study.config.search_space.gpu_budget}`),
     fact("Engine", deployment.backend, deployment.mode === "agg" ? "prefill and decode together" : "prefill and decode apart"),
+    fact("Batching", batching(deployment), "tokens / sequences in a step"),
     fact("Rejected", number(candidate.rejected), "requests it can never hold"),
     candidate.sla_met !== null && fact("SLA", candidate.sla_met ? "met" : "missed", "by the means of the replay"),
     known.map(([name, value]) => fact(metricLabel(name), number(value))),
@@ -93,7 +94,7 @@ function against(study, candidate, rival, ranked) {
   const middle = others.length > 2 ? (of) => median(others.map(of)) : null;
   const names = ["this one", rival ? nameOf(study, rival) : ""];
   return [
-    rival && el("p", {}, "Set beside ", el("a", { href: `#/studies/${study.id}/candidates/${rival.id}` }, `${nameOf(study, rival)}, ${deploymentName(rival.deployment)}`), ". ",
+    rival && el("p", {}, "Set beside ", el("a", { href: `#/studies/${study.id}/candidates/${rival.id}` }, `${nameOf(study, rival)}, ${deploymentName(rival.deployment)}, ${batching(rival.deployment)}`), ". ",
       el("a", { href: `#/compare/${study.id}/${candidate.id}/${study.id}/${rival.id}` }, "Compare the two in full")),
     rival && knobTable(candidate, rival, names),
     metricTables([candidate, rival], names, middle),

@@ -128,15 +128,20 @@ function shortened(text) {
   return text.length > 34 ? `${text.slice(0, 33)}…` : text;
 }
 
-/** Steps over time. data: { points: [{ x: seconds, y, name }], xTitle, yTitle, isPart: whether y is a percentage }. */
+/** Steps over time, and dots that led to them. data: { points, dots: [{ x: seconds, y, name }], xTitle, yTitle, isPart: whether y is a percentage }. */
 export function stepsConfig(data, look) {
   return {
     type: "line",
-    data: { datasets: [{ data: data.points, stepped: true, borderColor: look.series[0], backgroundColor: look.series[0], borderWidth: 2, pointRadius: data.points.length > 40 ? 0 : 3 }] },
+    data: {
+      datasets: [
+        { label: "Best so far", data: data.points, stepped: true, borderColor: look.series[0], backgroundColor: look.series[0], borderWidth: 2.5, pointRadius: 0 },
+        { label: "Each candidate", data: data.dots, showLine: false, backgroundColor: look.faint, borderColor: look.faint, pointRadius: 3 },
+      ],
+    },
     options: options(look, {
       x: axis(data.xTitle, look, { type: "linear", min: 0 }),
       y: axis(data.yTitle, look, data.isPart ? { min: 0, max: 100 } : { grace: "8%" }),
-    }, { title: ([item]) => `${number(item.parsed.x)} s`, label: ({ raw }) => `${number(raw.y)}${raw.name ? ` – ${raw.name}` : ""}` }),
+    }, { legend: data.dots.length > 0, title: ([item]) => `${number(item.parsed.x)} s`, label: ({ raw }) => `${number(raw.y)}${raw.name ? ` – ${raw.name}` : ""}` }),
   };
 }
 

@@ -2,7 +2,7 @@
 
 import { getJson, studyPath } from "./api.js";
 import { el } from "./dom.js";
-import { deploymentName, studyName } from "./format.js";
+import { batching, deploymentName, studyName } from "./format.js";
 import { crumbs, section } from "./parts.js";
 import { courses, knobTable, latencies, metricTables } from "./side_by_side.js";
 
@@ -19,7 +19,7 @@ export async function showComparison(place, signal, leftStudy, leftId, rightStud
     el("ul", { class: "sides" }, sides.map(({ study, candidate }, side) => el("li", {},
       el("strong", {}, `${names[side]}: `),
       el("a", { href: `#/studies/${study.id}/candidates/${candidate.id}` }, deploymentName(candidate.deployment)),
-      ` (${candidate.rank === null ? "not ranked" : `rank ${candidate.rank}`} in ${studyName(study)})`))),
+      `, batching ${batching(candidate.deployment)} (${candidate.rank === null ? "not ranked" : `rank ${candidate.rank}`} in ${studyName(study)})`))),
     el("p", {}, el("a", { href: `#/compare/${rightStudy}/${rightId}/${leftStudy}/${leftId}` }, "Swap the two")),
     section("Knobs", knobTable(left.candidate, right.candidate, names)),
     section("Metrics", metricTables([left.candidate, right.candidate], names)),

@@ -103,7 +103,7 @@ function makeView(study, signal) {
     drawLists(now, { ranked, points, plan, trials }) {
       if (signal.aborted) return;
       refill(advice, warnings(now, plan));
-      charts.draw(ranked.items, points);
+      charts.draw(now, ranked.items, points);
       table.draw(ranked);
       refill(fruitless, fruitlessTrials(now, trials));
       refill(excluded, excludedShapes(plan));

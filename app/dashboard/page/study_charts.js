@@ -20,14 +20,14 @@ export function studyCharts(study, open) {
   const node = el("div", {}, nothing, drawn, cut);
   return {
     node,
-    draw(ranked, points) {
+    draw(now, ranked, points) {
       nothing.hidden = points.items.length > 0;
       drawn.hidden = !nothing.hidden;
       cut.textContent = points.isCut ? `The charts show the first ${number(points.items.length)} candidates evaluated.` : "";
       if (drawn.hidden) return;
       if (isPlane) first.draw(...plane(points.items, names, open));
       else first.draw(...bars(ranked, names[0], open));
-      second.draw(...steps(study, points.items, names));
+      second.draw(...steps(now, points.items, names));
     },
   };
 }
@@ -65,10 +65,11 @@ function steps(study, candidates, names) {
     .map((each) => ({ ...each, seconds: Math.max(0, (Date.parse(each.created_at) - began) / 1000) }))
     .sort((a, b) => a.seconds - b.seconds || a.trial - b.trial);
   const points = names.length > 1 ? hypervolumes(inTime, names) : incumbents(inTime, names[0]);
-  const end = inTime.at(-1);
-  if (end.seconds > points.at(-1).x) points.push({ ...points.at(-1), x: end.seconds });
+  const end = study.finished_at ? (Date.parse(study.finished_at) - began) / 1000 : inTime.at(-1).seconds;
+  if (end > points.at(-1).x) points.push({ ...points.at(-1), x: end });
+  const dots = names.length > 1 ? [] : inTime.map((each) => ({ x: each.seconds, y: each.objectives[names[0]], name: deploymentName(each.deployment) }));
   const yTitle = names.length > 1 ? "hypervolume, % of the present front" : axisTitle(names[0]);
-  return [{ points, xTitle: "seconds since the start", yTitle, isPart: names.length > 1 }, `Line of the best so far: ${points.length} steps, now ${number(points.at(-1).y)}.`];
+  return [{ points, dots, xTitle: "seconds since the start", yTitle, isPart: names.length > 1 }, `Line of the best so far: ${points.length} steps, now ${number(points.at(-1).y)}.`];
 }
 
 function incumbents(inTime, objective) {

@@ -15,13 +15,11 @@ from workers.replay.backends.sglang_room import (
 )
 from workers.replay.backends.sglang_state import (
     CHUNK_TOKENS,
-    FRESH,
     RESERVED_OUTPUT_LIMIT,
     bucket_of,
     end_request,
     leave_decode,
     make_room,
-    radix_tree_of,
     remaining_output,
 )
 from workers.replay.compiled import inner
@@ -32,6 +30,8 @@ from workers.replay.radix import (
     FREE_PAGES,
     evict,
 )
+from workers.replay.retained import FRESH, radix_tree_of
+from workers.replay.router import note_first_token
 from workers.replay.state import (
     BLOCK_SIZE,
     COMPUTED,
@@ -99,6 +99,7 @@ def plan_decode(st, s):  # type: ignore[no-untyped-def]
     retract_until_it_fits(st, s)
     if pages_needed(st, s) > room_of(st, s):
         rank[s, EFFECT] = rank[s, RETRACTED]
+        rank[s, STALLED] = 1
         return 1
     n = rank[s, NUM_RUNNING]
     rank[s, DECODE_N] = n
@@ -268,6 +269,7 @@ def _log_first_gaps(st, s, first_end):  # type: ignore[no-untyped-def]
         req[r, FRESH] = stays_fresh
         if math.isnan(stamp[r, FIRST_TOKEN]):
             stamp[r, FIRST_TOKEN] = first_end
+            note_first_token(st, r)
         else:
             if math.isnan(stamp[r, SECOND_TOKEN]):
                 stamp[r, SECOND_TOKEN] = first_end

@@ -1,19 +1,13 @@
 """Room for the next tokens of SGLang's running requests, and retraction when it is short (specification 7.7)."""
 
-from workers.replay.backends.sglang_state import (
-    FRESH,
-    RETRACT_STEPS,
-    leave_decode,
-    radix_tree_of,
-    release,
-    remaining_output,
-)
+from workers.replay.backends.sglang_state import RETRACT_STEPS, leave_decode, release, remaining_output
 from workers.replay.compiled import inner
 from workers.replay.radix import (
     EVICTABLE_PAGES,
     FREE_PAGES,
     evict,
 )
+from workers.replay.retained import FRESH, radix_tree_of
 from workers.replay.state import (
     BLOCK_SIZE,
     GENERATED,
