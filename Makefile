@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo serve check test test-fast golden bench openapi migration replay lock
+.PHONY: help setup dev demo serve check test test-fast test-browser doctor golden bench openapi migration replay lock
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -14,12 +14,16 @@ demo:           ## one search with every real part, shown and stopped
 	$(PYTHON) run.py demo
 serve:          ## the service until Ctrl-C
 	$(PYTHON) run.py serve
+doctor:         ## what could keep the service from running here
+	$(PYTHON) run.py doctor
 check:          ## ruff, mypy, import walls, OpenAPI document
 	$(PYTHON) run.py check
 test:           ## every test, against a real Postgres and Redis; ARGS="-k name"
 	$(PYTHON) run.py test $(ARGS)
 test-fast: dev ## only the tests that need no services
 	$(VENV)/python -m pytest -m "not services" $(ARGS)
+test-browser:   ## the dashboard in a real Chromium; ARGS="--pictures docs/images" renews the screenshots
+	$(PYTHON) run.py test-browser $(ARGS)
 golden: dev ## only the reference cases
 	$(VENV)/python -m pytest tests/golden $(ARGS)
 bench: setup    ## replay speed on the reference trial
@@ -36,3 +40,5 @@ lock: dev ## resolve the locks anew after a change in pyproject.toml
 	  --extra perf-data --extra embedded pyproject.toml -o requirements.lock
 	$(VENV)/uv pip compile --python-version 3.11 --generate-hashes --only-binary :all: --no-header \
 	  -c requirements.lock --extra perf-data --extra embedded --extra dev pyproject.toml -o requirements-dev.lock
+	sed -n 's/^browser = \["\(.*\)"\].*/\1/p' pyproject.toml | $(VENV)/uv pip compile --python-version 3.11 \
+	  --generate-hashes --only-binary :all: --no-header -c requirements-dev.lock - -o requirements-browser.lock

@@ -1,4 +1,7 @@
-"""The way in: `python3 run.py setup | demo | serve | test | check`. Standard library only; see README.md."""
+"""The way in: `python3 run.py setup | demo | serve | test | test-browser | check | doctor`; see README.md.
+
+Standard library only.
+"""
 
 import argparse
 import contextlib
@@ -8,8 +11,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from launch.browser import run_browser_tests
 from launch.checks import run_checks
 from launch.demo import show_demo
+from launch.doctor import examine
 from launch.folders import REPOSITORY, data_folder, new_run_folder, open_data_folder
 from launch.install import DEV_LOCK, PYTHON, RUNTIME_LOCK, install
 from launch.process import LaunchError, raise_interrupt_on_signals, run_in_foreground
@@ -62,11 +67,22 @@ def test(arguments: argparse.Namespace) -> int:
         return run_in_foreground([str(PYTHON), "-m", "pytest", *arguments.pytest], env=stack.env, cwd=REPOSITORY)
 
 
+def test_browser(arguments: argparse.Namespace) -> int:
+    """Try the dashboard in a real Chromium, against a running service."""
+    with run_folder() as folder:
+        return run_browser_tests(folder, arguments.pytest)
+
+
 def check(_arguments: argparse.Namespace) -> int:
     """Run the static checks."""
     install(DEV_LOCK)
     with run_folder() as folder:
         return run_checks(child_env(folder))
+
+
+def doctor(_arguments: argparse.Namespace) -> int:
+    """Say what could keep the service from running here; starts and installs nothing."""
+    return examine()
 
 
 @contextlib.contextmanager
@@ -84,14 +100,16 @@ def main() -> int:
     """Run one command; its exit code, 130 when interrupted."""
     parser = argparse.ArgumentParser(prog="run.py", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for command in (setup, demo, serve, test, check):
-        one = commands.add_parser(command.__name__, help=command.__doc__, add_help=command is not test)
+    for command in (setup, demo, serve, test, test_browser, check, doctor):
+        takes_options = command in (test, test_browser)
+        name = command.__name__.replace("_", "-")
+        one = commands.add_parser(name, help=command.__doc__, add_help=not takes_options)
         one.set_defaults(run=command)
         if command is setup:
             one.add_argument("--dev", action="store_true", help="with everything that tests and checks need")
     arguments, rest = parser.parse_known_args()
     arguments.pytest = rest
-    if rest and arguments.command != "test":
+    if rest and arguments.command not in ("test", "test-browser"):
         parser.error(f"unknown arguments: {' '.join(rest)}")
     raise_interrupt_on_signals()
     try:

@@ -44,6 +44,9 @@ class Settings(BaseModel):
     max_config_bytes: int = Field(1 << 20, ge=1)
     body_timeout_s: float = Field(30.0, gt=0)
     max_trials: int = Field(20_000, ge=1)
+    max_replay_requests: int = Field(5_000_000, ge=1)
+    max_gpus: int = Field(4096, ge=1)
+    max_study_s: float = Field(86_400.0, gt=0)
     max_open_studies: int = Field(100, ge=1)
     max_wait_s: float = Field(60.0, ge=0)
     max_event_streams: int = Field(500, ge=1)
@@ -58,6 +61,7 @@ class Settings(BaseModel):
     lost_message_s: float = Field(2.0, gt=0)
     slow_message_s: float = Field(60.0, gt=0)
     cancel_grace_s: float = Field(2.5, gt=0)
+    kill_grace_s: float = Field(1.0, gt=0)
     retention_days: float | None = Field(None, gt=0)
     database_patience_s: float = Field(120.0, gt=0)
 

@@ -17,7 +17,7 @@ from app.db.engine import is_away, transaction
 from app.errors import FieldFault, InvalidRequestError
 from app.log import configure_logging
 from app.polls import Polls, Readings
-from app.routes import candidates, events, ops, studies, traces
+from app.routes import candidates, dashboard, events, ops, studies, traces
 from app.routes.deps import Planner
 from app.routes.metering import Metering
 from app.routes.problems import add_handlers
@@ -85,7 +85,7 @@ def create_app(planner: Planner = plan_document) -> FastAPI:
     app.state.readings = Readings()
     app.state.polls = Polls(app.state.readings)
     app.state.rendered = RenderedPages(settings().page_cache_bytes)
-    for routes in (studies, events, candidates, traces, ops):
+    for routes in (studies, events, candidates, traces, ops, dashboard):
         app.include_router(routes.router)
     add_handlers(app)
     app.add_middleware(Metering)

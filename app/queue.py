@@ -11,6 +11,7 @@ from uuid import UUID
 import structlog
 from celery import Celery
 from kombu.entity import Exchange, Queue
+from kombu.pools import ProducerPool
 from redis import Redis
 from redis.exceptions import RedisError
 
@@ -26,6 +27,7 @@ STUDY_QUEUE = "a.studies"
 TRIAL_QUEUE = "b.trials"
 VISIBILITY_TIMEOUT_S = 600
 _SOCKET_TIMEOUT_S = 2.0
+_MOST_SENDERS = 10
 
 
 def _queue(name: str) -> Queue:
@@ -80,9 +82,24 @@ def redis_client() -> Redis:
     )
 
 
+@lru_cache(maxsize=1)
+def _senders() -> ProducerPool:
+    """Producers that give up on a silent broker. Consumers must not: they wait on their sockets for messages."""
+    connection = celery.connection_for_write()
+    connection.transport_options = {**connection.transport_options, "socket_timeout": _SOCKET_TIMEOUT_S}
+    return ProducerPool(connection.Pool(_MOST_SENDERS), limit=_MOST_SENDERS)  # type: ignore[no-untyped-call]
+
+
+def forget_broker() -> None:
+    """Drop inherited connections in a forked process: their sockets belong to the parent."""
+    _senders.cache_clear()
+    redis_client.cache_clear()
+
+
 def _send(name: str, arguments: list[Any]) -> bool:
     try:
-        celery.send_task(name, arguments, retry=False, ignore_result=True)
+        with _senders().acquire(block=True, timeout=_SOCKET_TIMEOUT_S) as producer:  # type: ignore[no-untyped-call]
+            celery.send_task(name, arguments, producer=producer, retry=False, ignore_result=True)
     except Exception as error:
         # kombu, redis-py and the socket module each have their own errors; all mean: not sent, the rescuer will.
         log.warning("message_not_sent", task=name, error=type(error).__name__)

@@ -95,6 +95,7 @@ def _insert(db: Session, caller: Caller, submission: Submission, trace: StoredTr
         db,
         id=uuid7(),
         project=caller.project,
+        key_id=caller.key_id,
         name=config.name,
         labels=config.labels,
         model_name=config.search_space.model_name,
@@ -113,11 +114,15 @@ def _insert(db: Session, caller: Caller, submission: Submission, trace: StoredTr
 def _check_quota(db: Session, caller: Caller) -> None:
     # Counting and inserting under one lock per project, or parallel submissions would all see room for one.
     db.execute(text("SELECT pg_advisory_xact_lock(:lock, hashtext(:project))"), _project_lock(caller))
-    is_open = (StudyRow.project == caller.project, StudyRow.status.not_in(sorted(STUDY_TERMINAL)))
+    is_open = (
+        StudyRow.project == caller.project,
+        StudyRow.key_id.is_not_distinct_from(caller.key_id),
+        StudyRow.status.not_in(sorted(STUDY_TERMINAL)),
+    )
     num_open = db.scalar(select(func.count()).select_from(StudyRow).where(*is_open)) or 0
     if num_open >= settings().max_open_studies:
         limit = settings().max_open_studies
-        raise QuotaError(f"{num_open} studies are queued or running; the limit is {limit}.", limit=limit)
+        raise QuotaError(f"This key has {num_open} studies queued or running; the limit is {limit}.", limit=limit)
 
 
 def _project_lock(caller: Caller) -> dict[str, Any]:

@@ -17,6 +17,7 @@ VENV = REPOSITORY / ".venv"
 PYTHON = VENV / "bin" / "python"
 RUNTIME_LOCK = REPOSITORY / "requirements.lock"
 DEV_LOCK = REPOSITORY / "requirements-dev.lock"
+BROWSER_LOCK = REPOSITORY / "requirements-browser.lock"
 INSTALLER_LOCK = REPOSITORY / "requirements-uv.lock"
 
 

@@ -1,7 +1,8 @@
 """A small deterministic stand-in for the pure half, so that the thin half is tested by itself and fast.
 
 A study's labels tell it what to do (all optional): `trials` in all, `trial_ms` of sleep each, `round` trials at most,
-`fail` every n-th trial, `crash` the process at that trial number, `hang` at that trial until told to stop.
+`fail` every n-th trial, `rejected` requests of trial 1, `crash` the process at that trial number, `hang`
+at that trial until told to stop, be `deaf` at that trial: hang for ever.
 """
 
 import importlib
@@ -85,6 +86,9 @@ def evaluate_many(
         number = (each.context_length or 0) - 1000
         if number == label(config, "crash", -1):
             os.kill(os.getpid(), signal.SIGKILL)
+        if number == label(config, "deaf", -1):
+            while True:
+                time.sleep(0.1)
         if number == label(config, "error", -1):
             raise RuntimeError("planted")
         yield _verdict(config, each, number, should_stop)
@@ -105,10 +109,15 @@ def _verdict(config: Any, each: Deployment, number: int, should_stop: Callable[[
         return Verdict(TrialStatus.INFEASIBLE, Reason(ReasonCode.NO_KV_BUDGET, "no room"))
     score = int(fingerprint(each.model_dump(mode="json"))[:4], 16) / 7
     values = (score,) if not config.goal.is_pareto else (score, float(number % 50))
-    metrics = {"output_throughput_tok_s": score, "mean_ttft_ms": None, "mean_e2e_latency_ms": 1000 / (1 + score)}
+    latency_ms = 1000 / (1 + score)
+    metrics = {"output_throughput_tok_s": score, "mean_ttft_ms": None, "mean_e2e_latency_ms": latency_ms}
     report: dict[str, Any] = {"metrics": metrics, "timeline": {"t_ms": list(range(200))}}
     wall_s = time.monotonic() - started
-    return Verdict(TrialStatus.FEASIBLE, None, score, values, {"concurrency": 8}, metrics, report, wall_s)
+    met = None if config.goal.sla is None else latency_ms <= (config.goal.sla.e2e_ms or 0)
+    rejected = label(config, "rejected") if number == 1 else 0
+    return Verdict(
+        TrialStatus.FEASIBLE, None, score, values, {"concurrency": 8}, metrics, report, wall_s, rejected, met
+    )
 
 
 def stability(config: Any, leaders: Sequence[Deployment], trace: Any) -> Stability:

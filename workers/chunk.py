@@ -65,15 +65,19 @@ def _hand_in(work: Work, watch: Watch) -> None:
     """Persist verdicts as they come, at most twice a second; then settle what an interruption left without verdict."""
     ready: list[Outcome] = []
     num_seen, handed_in = 0, time.monotonic()
+    watch.begin(work.claims[0])
     for verdict in _verdicts(work, watch):
         if watch.is_interrupted and verdict.status == TrialStatus.TIMED_OUT:
             break
-        ready.append(outcome(work.claims[num_seen], work.deployments[num_seen], verdict))
+        ready.append(outcome(work.config.goal, work.claims[num_seen], work.deployments[num_seen], verdict))
         num_seen += 1
+        watch.pause()
         if time.monotonic() - handed_in > _HAND_IN_EVERY_S:
             persist(work.study_id, ready)
             ready, handed_in = [], time.monotonic()
-        watch.restart()
+        if num_seen < len(work.claims):
+            watch.begin(work.claims[num_seen])
+    watch.pause()
     rest = work.claims[num_seen:]
     persist(work.study_id, ready, cancelled=rest if watch.is_cancelled else ())
     if rest and watch.is_leaving and not watch.is_cancelled:

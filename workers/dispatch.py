@@ -61,14 +61,15 @@ def chunk_size(num_trials: int, parallel: int, trial_s: float) -> int:
 def cut(trials: Sequence[tuple[int, int]], size: int) -> list[tuple[int, int]]:
     """Ranges of consecutive trial numbers from (number, attempt) pairs in order of number.
 
-    Trials whose worker died travel in ever smaller company, in the end alone: the one that kills its worker must not
+    Trials whose worker died travel in ever smaller company, at their last attempt alone: the one that kills its worker must not
     use up the attempts of its neighbours.
     """
     chunks: list[tuple[int, int]] = []
     start = 0
     for end, (this, following) in enumerate(pairwise([*trials, (-1, -1)]), start=1):
         first, attempt = trials[start]
-        is_full = end - start >= max(1, size // _SHRINK_PER_ATTEMPT**attempt)
+        largest = 1 if attempt >= settings().max_attempts - 1 > 0 else size // _SHRINK_PER_ATTEMPT**attempt
+        is_full = end - start >= max(1, largest)
         if is_full or following != (this[0] + 1, attempt):
             chunks.append((first, this[0]))
             start = end

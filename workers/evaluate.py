@@ -61,7 +61,8 @@ def _verdict(
             return Verdict(TrialStatus.INFEASIBLE, over)
         if should_stop():
             raise StoppedError(ReasonCode.EXCEEDED_RUNTIME, "stopped before the replay began")
-        run = plan_run(config.workload, deployment, trace)
+        _refuse_host_offload(config)
+        run = plan_run(config.workload, deployment, trace, config.sweep.seed)
         used.update(pool.step_times for pool in (run.fleet.agg, run.fleet.prefill, run.fleet.decode) if pool)
         return judge(config.goal, deployment, run, reports.of(run.fleet, run.batch))
     except EvaluationError as error:
@@ -72,6 +73,14 @@ def _verdict(
         return Verdict(
             TrialStatus.FAILED, Reason(ReasonCode.REPLAY_ERROR, f"The replay failed: {type(error).__name__}.")
         )
+
+
+def _refuse_host_offload(config: SmartSearchConfig) -> None:
+    """A host cache changes what a prompt costs; no replay models it, so no result may pretend to."""
+    blocks = config.search_space.num_g2_blocks
+    if blocks > 0:
+        detail = f"replay with KV offload to host memory is not available (num_g2_blocks is {blocks}); 0 is"
+        raise UnsupportedError(ReasonCode.BACKEND_CANNOT_RUN_SHAPE, detail)
 
 
 def _over_budget(config: SmartSearchConfig, deployment: Deployment) -> Reason | None:

@@ -37,8 +37,8 @@ class Run:
     load: Mapping[str, float | None]
 
 
-def plan_run(workload: Workload, deployment: Deployment, trace: TraceFile | None) -> Run:
-    """Everything known before the replay of one deployment.
+def plan_run(workload: Workload, deployment: Deployment, trace: TraceFile | None, router_seed: int = 42) -> Run:
+    """Everything known before the replay of one deployment; `router_seed` decides between equal costs of a KV router.
 
     Raises: InfeasibleError when a role leaves no KV budget or a KV load does not fit one request; UnsupportedError
     without performance data or for what the replay does not model; ValueError if a trace workload comes without trace.
@@ -56,17 +56,17 @@ def plan_run(workload: Workload, deployment: Deployment, trace: TraceFile | None
     first = deployment.agg or deployment.prefill
     assert first is not None
     batch = workload_batch(workload, shape, first.block_size, trace)
-    return Run(fleet(deployment, capacities), batch, _load(shape, ratio, fitting, capacities, batch))
+    return Run(fleet(deployment, capacities, router_seed), batch, _load(shape, ratio, fitting, capacities, batch))
 
 
-def fleet(deployment: Deployment, capacities: Mapping[str, RoleCapacity]) -> Fleet:
+def fleet(deployment: Deployment, capacities: Mapping[str, RoleCapacity], router_seed: int = 42) -> Fleet:
     """The engines of a deployment. Raises: UnsupportedError without performance data."""
     pools = {name: _pool(deployment, name, role, capacities[name]) for name, role in deployment.roles.items()}
     return Fleet(
         agg=pools.get("agg"),
         prefill=pools.get("prefill"),
         decode=pools.get("decode"),
-        router=_router(deployment.router),
+        router=_router(deployment.router, router_seed),
     )
 
 
@@ -137,7 +137,8 @@ def _pool(deployment: Deployment, name: str, role: RoleDeployment, capacity: Rol
     )
 
 
-def _router(router: RouterConfig) -> KvRouter | None:
+def _router(router: RouterConfig, seed: int) -> KvRouter | None:
+    """Weights of host and disk caches have no effect: those caches stay empty in a replay."""
     if router.mode == "round_robin":
         return None
     weights = {
@@ -146,7 +147,7 @@ def _router(router: RouterConfig) -> KvRouter | None:
         "temperature": router.temperature,
     }
     given: dict[str, Any] = {name: value for name, value in weights.items() if value is not None}
-    return KvRouter(**given)
+    return KvRouter(seed=seed, **given)
 
 
 def _refuse_unmodelled(deployment: Deployment) -> None:

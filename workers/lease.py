@@ -18,6 +18,7 @@ from app.config import settings
 from app.db.engine import transaction
 from app.db.lifecycle import Claim, renew_leases
 from app.db.tables import StudyRow
+from workers import watchdog
 
 log = structlog.get_logger()
 _LOOK_EVERY_S = 1.0
@@ -34,7 +35,7 @@ def leave() -> None:
 class Watch:
     """Holds the leases of `claims` inside a `with` block; calling it says whether to stop now.
 
-    max_eval_s: time for one evaluation, counted from the last `restart`; None for no limit.
+    max_eval_s: time for one evaluation, counted from the last `begin`; None for no limit.
     """
 
     def __init__(self, study_id: UUID, claims: Sequence[Claim], max_eval_s: float | None) -> None:
@@ -52,12 +53,18 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
+        watchdog.end()
         self._done.set()
         self._thread.join()
 
-    def restart(self) -> None:
-        """Another evaluation begins: its time counts from now."""
+    def begin(self, claim: Claim) -> None:
+        """A trial's evaluation begins: its time counts from now."""
         self._started = time.monotonic()
+        watchdog.begin(self._study_id, claim, self._max_eval_s)
+
+    def pause(self) -> None:
+        """Nothing is evaluated for now."""
+        watchdog.end()
 
     @property
     def is_leaving(self) -> bool:
@@ -91,6 +98,8 @@ class Watch:
         with transaction() as db:
             query = select(StudyRow.cancel_requested_at).where(StudyRow.id == self._study_id)
             found = db.execute(query).one_or_none()
-            self.is_cancelled = self.is_cancelled or found is None or found[0] is not None
+            if not self.is_cancelled and (found is None or found[0] is not None):
+                self.is_cancelled = True
+                watchdog.hurry()
             if renew and renew_leases(db, self._study_id, self._claims, settings().lease_s) == 0:
                 self.is_lost = not self._done.is_set()

@@ -147,7 +147,24 @@ def write_ranking(db: Session, study: StudyRow, results: Sequence[tuple[int, Sco
     }
     db.execute(_PLACE, parameters)
     best = _best(db, study, len(leaders) if goal.is_pareto else None)
-    touch_study(db, study.id, ranked_at=func.clock_timestamp(), best=best)
+    sla = _sla(db, study) if goal.sla is not None else None
+    touch_study(db, study.id, ranked_at=func.clock_timestamp(), best=best, sla=sla)
+
+
+_LEAST_VIOLATING = text("""
+    SELECT number AS trial, candidate_id::text, deployment, rejected, sla FROM trials
+    WHERE study_id = :id AND sla IS NOT NULL
+    ORDER BY rejected, (sla ->> 'worst_ratio')::float8 NULLS LAST, number LIMIT :limit
+""")
+_NUM_LEAST_VIOLATING = 5
+
+
+def _sla(db: Session, study: StudyRow) -> dict[str, Any]:
+    """How many candidates met the SLA; if none did, the trials that came closest, apart from the ranking."""
+    met = select(func.count()).where(CandidateRow.study_id == study.id, CandidateRow.sla_met.is_(True))
+    met_by = db.scalar(met) or 0
+    nearest = [] if met_by else db.execute(_LEAST_VIOLATING, {"id": study.id, "limit": _NUM_LEAST_VIOLATING}).all()
+    return {"met_by": met_by, "least_violating": [dict(row._mapping) for row in nearest]}
 
 
 def leaders(goal: Goal, results: Sequence[tuple[int, Scored]], scalar: int, front: int) -> list[int]:
@@ -201,5 +218,6 @@ def _best(db: Session, study: StudyRow, front_size: int | None) -> dict[str, Any
         "trial": first.number,
         "score": first.score,
         "used_gpus": first.used_gpus,
+        "sla_met": first.sla_met,
         "front_size": front_size,
     }

@@ -16,12 +16,14 @@ from celery.signals import worker_init, worker_process_init, worker_ready, worke
 from app.db.engine import engine, forget_connections  # noqa: E402
 from app.log import configure_logging  # noqa: E402
 from app.queue import celery as app  # noqa: E402
+from app.queue import forget_broker  # noqa: E402
 from workers import lease, tasks  # noqa: E402
 from workers.replay.reports import warm  # noqa: E402
 from workers.rescue import Rescuer  # noqa: E402
+from workers.watchdog import Watchdog  # noqa: E402
 
 __all__ = ["app", "tasks"]
-_rescuer = Rescuer()
+_rescuer, _watchdog = Rescuer(), Watchdog()
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
@@ -33,15 +35,18 @@ def _warm_up(**_: Any) -> None:
 @worker_process_init.connect  # type: ignore[untyped-decorator]
 def _start_pool_process(**_: Any) -> None:
     forget_connections()
+    forget_broker()
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
-def _start_rescuer(**_: Any) -> None:
+def _start_threads(**_: Any) -> None:
     _rescuer.start()
+    _watchdog.start()
 
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]
 def _leave(**_: Any) -> None:
     lease.leave()
     _rescuer.stop()
+    _watchdog.stop()
     engine().dispose()

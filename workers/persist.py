@@ -22,7 +22,9 @@ from app.db.tables import StudyRow
 from app.ids import uuid7
 from app.queue import announce
 from app.schemas.deployment import Deployment
+from app.schemas.goal import Goal
 from app.schemas.status import ReasonCode, TrialStatus
+from workers.search.sla import sla_standing
 from workers.verdict import Reason, Verdict
 
 _CANDIDATE_COLUMNS = (
@@ -40,9 +42,10 @@ class Outcome(NamedTuple):
     verdict: Verdict
     candidate_id: UUID
     report_zstd: bytes
+    sla: dict[str, Any] | None
 
 
-def outcome(claim: Claim, deployment: Deployment, verdict: Verdict) -> Outcome:
+def outcome(goal: Goal, claim: Claim, deployment: Deployment, verdict: Verdict) -> Outcome:
     """Prepare a verdict for its transaction. One that claims to be feasible without finite objectives is infeasible:
     a number that no client could read or rank must not reach the candidates."""
     values = (verdict.score, *verdict.objectives)
@@ -50,7 +53,7 @@ def outcome(claim: Claim, deployment: Deployment, verdict: Verdict) -> Outcome:
         reason = Reason(ReasonCode.OBJECTIVE_UNDEFINED, "The goal's metric has no sample in this replay.")
         verdict = replace(verdict, status=TrialStatus.INFEASIBLE, reason=reason, score=None, objectives=())
     report = _compressor.compress(orjson.dumps(verdict.report)) if verdict.status == TrialStatus.FEASIBLE else b""
-    return Outcome(claim, deployment, verdict, uuid7(), report)
+    return Outcome(claim, deployment, verdict, uuid7(), report, sla_standing(goal, verdict.metrics))
 
 
 def persist(study_id: UUID, outcomes: Sequence[Outcome], *, cancelled: Sequence[Claim] = ()) -> None:
@@ -104,6 +107,7 @@ def _ending(each: Outcome) -> Ending:
         rejected=verdict.rejected,
         wall_s=verdict.wall_s,
         candidate_id=each.candidate_id if is_feasible else None,
+        sla=each.sla,
     )
 
 

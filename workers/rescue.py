@@ -10,14 +10,13 @@ import threading
 from uuid import UUID
 
 import structlog
-from sqlalchemy import delete, func, select, text
+from sqlalchemy import func, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.config import settings
 from app.db.engine import transaction
 from app.db.lifecycle import lock_study, mark_sent, rescue_trials
-from app.db.tables import StudyRow
 from app.queue import STUDY_QUEUE, TRIAL_QUEUE, announce, num_waiting, wake_study, wake_trials
 from app.schemas.status import STUDY_TERMINAL
 from workers.endings import cancel_study
@@ -39,9 +38,10 @@ class Rescuer:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the sweep under way."""
+        """End after the sweep under way; harmless before the start, since a worker can be told to go while it starts."""
         self._stop.set()
-        self._thread.join(timeout=5)
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5)
 
     def _run(self) -> None:
         while not self._stop.wait(settings().rescue_every_s):
@@ -166,17 +166,3 @@ def _note_sleepers(db: Session) -> list[UUID]:
     if sleeping:
         log.info("studies_woken", count=len(sleeping))
     return sleeping
-
-
-def prune(db: Session) -> int:
-    """Delete what has outlived its promise: old Idempotency-Keys, and ended studies beyond the retention time."""
-    db.execute(
-        text("DELETE FROM idempotency_keys WHERE created_at < now() - make_interval(secs => :age_s)"),
-        {"age_s": settings().idempotency_hours * 3600},
-    )
-    days = settings().retention_days
-    if days is None:
-        return 0
-    is_old = StudyRow.finished_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, days * 86_400)
-    deleted = db.execute(delete(StudyRow).where(is_old).returning(StudyRow.id)).all()
-    return len(deleted)

@@ -5,8 +5,10 @@ No task retries itself: what an error or a death leaves undone, the rescuer find
 
 from uuid import UUID
 
-from app.db.engine import patiently, transaction
+from app.config import settings
+from app.db.engine import patiently
 from app.queue import ADVANCE_STUDY, PRUNE, RESCUE, RUN_TRIALS, celery, wake_study
+from workers import prune as pruning
 from workers import rescue as rescuer
 from workers.chunk import run_chunk
 from workers.conductor import advance
@@ -34,5 +36,4 @@ def rescue() -> None:
 @celery.task(name=PRUNE)  # type: ignore[untyped-decorator]
 def prune() -> None:
     """Delete what has outlived its promise. Repeated: finds nothing."""
-    with transaction() as db:
-        rescuer.prune(db)
+    pruning.prune(settings().retention_days)

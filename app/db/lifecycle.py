@@ -58,6 +58,7 @@ class Ending:
     rejected: int = 0
     wall_s: float = 0.0
     candidate_id: UUID | None = None
+    sla: Mapping[str, Any] | None = None
 
 
 def add_study(db: Session, **columns: Any) -> StudyRow:
@@ -156,13 +157,17 @@ def _raised(counts: Mapping[str, int]) -> dict[str, Any]:
 _CLAIM = text("""
     UPDATE trials SET status = 'running', attempt = attempt + 1, started_at = clock_timestamp(),
                       lease_expires_at = clock_timestamp() + make_interval(secs => :lease_s)
-    WHERE study_id = :study_id AND number BETWEEN :first AND :last AND status = 'queued'
+    WHERE study_id = :study_id AND number BETWEEN :first AND :last AND chunk = :first AND status = 'queued'
     RETURNING number, attempt, deployment, deployment_sha256
 """)
 
 
 def claim_trials(db: Session, study_id: UUID, first: int, last: int, lease_s: float) -> list[Claim]:
-    """Take every queued trial numbered first..last, in trial order; none if others have them or a cancel is pending."""
+    """Take the queued trials of one message, numbered first..last, in trial order.
+
+    None if others have them or a cancel is pending. A message that comes late takes only what was not sent anew since
+    in other company: trials whose worker died travel apart, and an old message must not bring them together again.
+    """
     study = lock_study(db, study_id)
     if study is None or study.status != StudyStatus.RUNNING or study.cancel_requested_at is not None:
         return []
@@ -191,9 +196,10 @@ def renew_leases(db: Session, study_id: UUID, claims: Sequence[Claim], lease_s: 
 _END = text("""
     UPDATE trials SET status = v.status, lease_expires_at = NULL, finished_at = clock_timestamp(),
         reason_code = v.reason_code, reason_detail = v.reason_detail, score = v.score, objectives = v.objectives,
-        rejected = v.rejected, wall_s = v.wall_s, candidate_id = v.candidate_id
+        rejected = v.rejected, wall_s = v.wall_s, candidate_id = v.candidate_id, sla = v.sla
     FROM jsonb_to_recordset(CAST(:endings AS jsonb)) AS v(number int, attempt int, status text, reason_code text,
-        reason_detail text, score float8, objectives float8[], rejected bigint, wall_s float8, candidate_id uuid)
+        reason_detail text, score float8, objectives float8[], rejected bigint, wall_s float8, candidate_id uuid,
+        sla jsonb)
     WHERE trials.study_id = :study_id AND trials.number = v.number AND trials.attempt = v.attempt
       AND trials.status = 'running'
     RETURNING trials.number, trials.status

@@ -108,7 +108,8 @@ class StudyRow(Base):
     """One search. `version` rises with every visible change; the counters equal the trial rows at every commit.
 
     round: rounds asked for so far. woken_at: when a message was last sent for it. ranked_at: when places were last
-    written. num_late: verdicts that came after their lease was lost, and were dropped. expected_trials: what the plan
+    written. num_late: verdicts that came after their lease was lost, and were dropped. key_id: the API key that
+    submitted it, NULL for an anonymous caller. expected_trials: what the plan
     expects, kept apart because plans are large. sla: who met the bounds of the goal, NULL without bounds.
     """
 
@@ -122,11 +123,13 @@ class StudyRow(Base):
         CheckConstraint("status NOT IN ('running', 'succeeded') OR plan IS NOT NULL", name="plan_when_running"),
         CheckConstraint("version >= 1", name="version"),
         Index("ix_studies_project_id", "project", "id"),
+        Index("ix_studies_finished_at", "finished_at"),
         Index("ix_studies_open", "updated_at", postgresql_where=text(f"status NOT IN {_one_of(STUDY_TERMINAL)}")),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
     project: Mapped[str]
+    key_id: Mapped[str | None]
     version: Mapped[int] = mapped_column(server_default="1")
     status: Mapped[str]
     name: Mapped[str | None]

@@ -19,7 +19,6 @@ from app.routes.strict_json import Reading, UnreadableError, read_json
 from app.routes.strict_yaml import read_yaml
 from app.schemas.study import SmartSearchConfig, client_set
 
-MAX_CONFIG_BYTES = 2**20
 JSON_TYPES = frozenset({"application/json", "text/json", ""})
 YAML_TYPES = frozenset({"application/yaml", "text/yaml", "application/x-yaml", "text/x-yaml"})
 MULTIPART = "multipart/form-data"
@@ -69,12 +68,12 @@ def check(document: Any, found: list[Fault] | None = None) -> CheckedStudy:
 
 
 def read_document(media_type: str, body: bytes) -> Reading:
-    """Reads a JSON or YAML document of at most 1 MiB.
+    """Reads a JSON or YAML document of at most `max_config_bytes`.
 
     Raises: RefusedError: 413 too large, 415 other media type, 422 unreadable.
     """
-    if len(body) > MAX_CONFIG_BYTES:
-        raise _too_large("the configuration", MAX_CONFIG_BYTES)
+    if len(body) > settings().max_config_bytes:
+        raise _too_large("the configuration", settings().max_config_bytes)
     kind = media_type.partition(";")[0].strip().lower()
     if kind not in JSON_TYPES | YAML_TYPES and not kind.endswith(("+json", "+yaml")):
         remedy = "send application/json, application/yaml or multipart/form-data"
@@ -101,7 +100,7 @@ async def read_submission(request: Request) -> Submission:
         return await _read_parts(request)
     media_type = request.headers.get("content-type", "")
     body = bytearray()
-    async for chunk in _bounded(request.stream(), MAX_CONFIG_BYTES, "the configuration"):
+    async for chunk in _bounded(request.stream(), settings().max_config_bytes, "the configuration"):
         body += chunk
     reading = read_document(media_type, bytes(body))
     return Submission(reading.document, reading.faults)
@@ -129,10 +128,12 @@ async def read_trace_part(request: Request) -> UploadFile:
 
 async def _read_form(request: Request, remedy: str) -> FormData:
     """The parts of a form, files on disk when they are large."""
-    limit = settings().max_trace_bytes + MAX_CONFIG_BYTES
+    limit = settings().max_trace_bytes + settings().max_config_bytes
     stream = _bounded(request.stream(), limit, "the submission")
     try:
-        parser = MultiPartParser(request.headers, stream, max_files=2, max_fields=2, max_part_size=MAX_CONFIG_BYTES)
+        parser = MultiPartParser(
+            request.headers, stream, max_files=2, max_fields=2, max_part_size=settings().max_config_bytes
+        )
         return await parser.parse()
     except (MultiPartException, KeyError) as error:
         fault = f"is not a multipart form: {getattr(error, 'message', 'the boundary is missing')}"
@@ -172,7 +173,7 @@ def _check_parts(form: FormData) -> None:
 async def _config_part(part: UploadFile | str) -> Reading:
     if isinstance(part, str):
         return read_document(_guess(part), part.encode())
-    body = await part.read(MAX_CONFIG_BYTES + 1)
+    body = await part.read(settings().max_config_bytes + 1)
     await part.close()
     kind = part.content_type or ""
     if (part.filename or "").lower().endswith((".yaml", ".yml")):

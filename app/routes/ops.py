@@ -78,7 +78,7 @@ def readyz() -> Response:
     responses=_TEXT | problems(),
 )
 def metrics(door: DoorDep) -> Response:
-    """Prometheus metrics: studies and trials by status, queue lengths, latency by route."""
-    with door.open("read") as (db, _caller):
+    """Prometheus metrics over all projects: studies and trials by status, queue lengths, latency by route. For admins."""
+    with door.open("admin") as (db, _caller):
         gauges(db)
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)

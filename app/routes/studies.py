@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
@@ -16,10 +15,11 @@ from app import studies, views
 from app.auth import Caller
 from app.config import settings
 from app.db.engine import snapshot
-from app.errors import ConflictError
+from app.errors import ConflictError, FieldFault, InvalidRequestError
+from app.limits import check_duration, check_limits
 from app.queue import announce, wake_study
 from app.routes.bodies import CheckedStudy, RefusedError, check, is_multipart, read_submission
-from app.routes.deps import Door, DoorDep, PlannerDep, WakerDep
+from app.routes.deps import Door, DoorDep, Planner, PlannerDep, WakerDep
 from app.routes.faults import Fault
 from app.routes.json_text import json_bytes, json_response
 from app.routes.openapi_bodies import SUBMISSION
@@ -74,14 +74,16 @@ async def submit(
     for `reuse`. With `wait`, answers when the study ends or the seconds are over.
     """
     caller = await run_in_threadpool(door.caller, "submit")
+    _check_wait(wait)
     checked, part = await _received(request)
-    summary = None
+    summary: dict[str, Any] | None = None
     if part is not None:
         async with slots:
             checked, summary = await _with_trace(caller, checked, part, options, keeps=not dry_run)
+    plan = await run_in_threadpool(_within_limits, caller, checked, planner, summary, dry_run=dry_run)
+    if plan is not None:
+        return json_response(plan)
     warnings = [warned.model_dump() for warned in advice(checked.config, checked.client_set)]
-    if dry_run:
-        return json_response(await run_in_threadpool(_dry_run, caller, checked, planner, summary))
     submission = studies.Submission(checked.config, warnings, idempotency_key, reuse)
     created = await run_in_threadpool(_create, caller, submission)
     document = await _await_end(door, waker, created.study.id, wait)
@@ -91,6 +93,13 @@ async def submit(
     if created.is_replay:
         headers["Idempotency-Replayed"] = "true"
     return json_response(document, 200 if created.is_replay else 202, headers)
+
+
+def _check_wait(wait_s: float) -> None:
+    limit_s = settings().max_wait_s
+    if wait_s > limit_s:
+        fault = f"is {wait_s:g} seconds; the limit is {limit_s:g}"
+        raise InvalidRequestError([FieldFault("wait", wait_s, fault, f"wait at most {limit_s:g} s, then ask again")])
 
 
 async def _received(request: Request) -> tuple[CheckedStudy, UploadFile | None]:
@@ -130,13 +139,20 @@ async def _with_trace(
     return CheckedStudy(config, checked.client_set), trace.summary
 
 
-def _dry_run(
-    caller: Caller, checked: CheckedStudy, planner: Callable[..., dict[str, Any]], summary: dict[str, Any] | None
-) -> dict[str, Any]:
+def _within_limits(
+    caller: Caller, checked: CheckedStudy, planner: Planner, summary: dict[str, Any] | None, *, dry_run: bool
+) -> dict[str, Any] | None:
+    """The plan of a dry run; None if the study is to be stored. Raises: InvalidRequestError beyond a limit."""
+    config = checked.config
     if summary is None:
-        trace = studies.named_trace(caller, checked.config)
+        trace = studies.named_trace(caller, config)
         summary = trace.summary if trace else None
-    return planner(checked.config, summary)
+    num_trace_requests = summary.get("num_requests") if summary else None
+    check_limits(config, num_trace_requests)
+    if dry_run:
+        return planner(config, summary)
+    check_duration(config, num_trace_requests, lambda: planner(config, summary))
+    return None
 
 
 def _create(caller: Caller, submission: studies.Submission) -> studies.Created:
@@ -155,7 +171,7 @@ async def _await_end(
     door: Door, waker: Waker, study_id: UUID, seconds: float, version: int | None = None
 ) -> dict[str, Any]:
     """The study once it has ended, its version is above `version`, or the seconds are over."""
-    deadline = time.monotonic() + min(seconds, settings().max_wait_s)
+    deadline = time.monotonic() + seconds
     while True:
         document = await run_in_threadpool(_read, door, study_id)
         has_moved = version is not None and document["version"] > version
@@ -195,6 +211,7 @@ async def get(
     version: Annotated[int | None, Query(ge=0, description="Wait until the study is past this version.")] = None,
 ) -> Response:
     """One study. With `wait`, answers when it ends; with `version` too, as soon as it is past that version."""
+    _check_wait(wait)
     if wait > 0:
         await _await_end(door, waker, study_id, wait, version)
 

@@ -41,7 +41,44 @@ class Best(BaseModel):
     trial: int
     score: float
     used_gpus: int
+    sla_met: bool | None = Field(None, description="Whether it meets the SLA; null without one.")
     front_size: int | None = None
+
+
+class SlaBound(BaseModel):
+    """One bound of the SLA against a replay. ratio: mean over limit, above 1 when the bound is missed."""
+
+    limit: float
+    mean: float | None
+    p99: float | None
+    ratio: float | None
+
+
+class SlaStanding(BaseModel):
+    """How far a replay is from the SLA."""
+
+    worst_ratio: float | None = Field(description="The largest ratio; null if a mean has no sample.")
+    good_ratio: float | None = Field(description="Part of the requests that met every bound.")
+    bounds: dict[str, SlaBound]
+
+
+class LeastViolating(BaseModel):
+    """A trial that misses the SLA by little."""
+
+    trial: int
+    candidate_id: UUID | None
+    deployment: dict[str, Any]
+    rejected: int
+    sla: SlaStanding
+
+
+class SlaView(BaseModel):
+    """Who met the SLA of the goal."""
+
+    met_by: int = Field(description="Candidates that meet every bound.")
+    least_violating: list[LeastViolating] = Field(
+        description="When nobody meets it: the trials that come closest, best first; apart from the ranking."
+    )
 
 
 class CoverageView(BaseModel):
@@ -102,6 +139,7 @@ class StudyView(StudySummary):
     config: dict[str, Any] = Field(description="The configuration as resolved, defaults filled in.")
     warnings: list[WarningView]
     coverage: CoverageView | None
+    sla: SlaView | None = Field(description="Null without an SLA, and before the first ranking.")
     provenance: Provenance
 
 

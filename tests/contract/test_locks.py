@@ -23,6 +23,7 @@ def pins(lock: str) -> dict[str, str]:
     [
         ("requirements.lock", RUNTIME),
         ("requirements-dev.lock", [*RUNTIME, *EXTRAS["dev"]]),
+        ("requirements-browser.lock", EXTRAS["browser"]),
         ("requirements-aiconfigurator.lock", EXTRAS["perf-data-alternative"]),
     ],
 )

@@ -22,7 +22,7 @@ class AggregatedReplay:
     def __init__(self, fleet: Fleet, batch: RequestBatch, sequences: list[Sequence]) -> None:
         assert fleet.agg is not None
         self.groups = [EngineGroup(fleet.agg, number) for number in range(fleet.agg.replicas)]
-        self.kv_routing = KvRouting(fleet.router, fleet.agg) if fleet.router else None
+        self.kv_routing = KvRouting(fleet.router, fleet.agg, len(sequences)) if fleet.router else None
         self.routing = self.kv_routing or RoundRobin(fleet.agg.replicas, fleet.agg.attention_dp)
         self.releases = Releases(batch, sequences)
         self.stop_after_ms = inf if batch.stop_after_ms is None else batch.stop_after_ms

@@ -41,8 +41,8 @@ class DisaggregatedReplay:
         self.sequences = sequences
         self.prefills = [EngineGroup(fleet.prefill, number) for number in range(fleet.prefill.replicas)]
         self.decodes = [EngineGroup(fleet.decode, number) for number in range(fleet.decode.replicas)]
-        self.prefill_routing = _routing(fleet.router, fleet.prefill)
-        self.decode_routing = _routing(fleet.router, fleet.decode)
+        self.prefill_routing = _routing(fleet.router, fleet.prefill, len(sequences))
+        self.decode_routing = _routing(fleet.router, fleet.decode, len(sequences))
         self.destination_first = fleet.prefill.backend == "sglang"
         self.releases = Releases(batch, sequences)
         self.stop_after_ms = inf if batch.stop_after_ms is None else batch.stop_after_ms
@@ -225,7 +225,7 @@ class DisaggregatedReplay:
         return rank
 
 
-def _routing(router: KvRouter | None, pool: Pool) -> RoundRobin | KvRouting:
+def _routing(router: KvRouter | None, pool: Pool, num_requests: int) -> RoundRobin | KvRouting:
     if router:
-        return KvRouting(router, pool)
+        return KvRouting(router, pool, num_requests)
     return RoundRobin(pool.replicas, pool.attention_dp, flat=True)

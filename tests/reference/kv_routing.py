@@ -4,14 +4,14 @@ The router sees the caches as they were at each engine's last pass end, and coun
 """
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import exp
-
-import numpy as np
 
 from tests.reference.block_pool import chain_hashes
 from tests.reference.engine_group import EngineGroup
 from tests.reference.sequence import Sequence
 from workers.replay.fleet import KvRouter, Pool
+from workers.traffic.random_stream import RandomStream
 
 
 @dataclass
@@ -29,20 +29,20 @@ class Load:
 
 
 class KvRouting:
-    """Picks the rank of least cost; of equal costs the first, where the peer draws at random."""
+    """Picks the rank of least cost; equal costs are decided by one number per request, where the peer draws every time."""
 
-    def __init__(self, router: KvRouter, pool: Pool) -> None:
+    def __init__(self, router: KvRouter, pool: Pool, num_requests: int) -> None:
         self.router = router
         self.role = pool.role
         self.block_size = pool.block_size
-        self.random = np.random.default_rng(router.seed)
+        self.draws = RandomStream(router.seed + int(pool.role == "decode")).uniforms(num_requests)
         self.loads = {(w, r): Load() for w in range(pool.replicas) for r in range(pool.attention_dp)}
 
     def pick(self, seq: Sequence) -> tuple[int, int]:
         """(replica, rank) of a request, whose load counts there from now on."""
         keys = chain_hashes(seq.tokens[: seq.prompt], self.block_size)
         costs = [self._cost(seq, keys, load) for load in self.loads.values()]
-        place = list(self.loads)[self._choose(costs)]
+        place = list(self.loads)[self._choose(costs, float(self.draws[seq.index]))]
         load = self.loads[place]
         load.prefill_tokens[seq] = seq.prompt - self.block_size * load.overlap(keys)
         load.blocks[seq] = keys
@@ -66,9 +66,11 @@ class KvRouting:
         cost = 0.0 if self.role == "decode" else self.router.prefill_load_scale * prefill
         return cost if self.role == "prefill" else cost + len(active | set(keys))
 
-    def _choose(self, costs: list[float]) -> int:
+    def _choose(self, costs: list[float], draw: float) -> int:
         spread = max(costs) - min(costs)
         if self.router.temperature <= 0.0 or spread == 0.0:
-            return costs.index(min(costs))
-        weights = np.array([exp(-(cost - min(costs)) / (spread * self.router.temperature)) for cost in costs])
-        return int(self.random.choice(len(costs), p=weights / weights.sum()))
+            equals = [place for place, cost in enumerate(costs) if cost == min(costs)]
+            return equals[int(draw * len(equals))]
+        weights = [exp(-(cost - min(costs)) / (spread * self.router.temperature)) for cost in costs]
+        reached = list(accumulate(weights))
+        return next((place for place, sum_ in enumerate(reached) if sum_ > draw * reached[-1]), len(costs) - 1)

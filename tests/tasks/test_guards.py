@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from app.db.engine import transaction
-from app.db.lifecycle import Ending, claim_trials, end_trials, lock_study, rescue_trials
+from app.db.lifecycle import Ending, claim_trials, end_trials, lock_study, mark_sent, rescue_trials
 from app.schemas.status import TrialStatus
 from tests.thin import Desk, execute, study, submit, trials
 from workers.conductor import advance
@@ -45,6 +45,7 @@ def test_verdict_of_a_lost_lease_is_dropped_and_counted(desk: Desk) -> None:
     execute("UPDATE trials SET lease_expires_at = now() - interval '1 s' WHERE number = 0")
     with transaction() as db:
         rescue_trials(db, study_id, 4)
+        mark_sent(db, study_id, [(0, 0)])
     with transaction() as db:
         claim_trials(db, study_id, 0, 0, 60)
     late = [Ending(claim.number, claim.attempt, TrialStatus.FEASIBLE, score=1.0) for claim in mine]
@@ -72,3 +73,12 @@ def test_bare_status_write_is_refused(desk: Desk, statement: str) -> None:
     advance(submit(trials=2))
     with pytest.raises(IntegrityError):
         execute(statement)
+
+
+def test_old_message_does_not_bring_together_trials_that_were_sent_apart(desk: Desk) -> None:
+    study_id = submit(trials=4)
+    advance(study_id)
+    with transaction() as db:
+        mark_sent(db, study_id, [(0, 1), (2, 2), (3, 3)])
+    with transaction() as db:
+        assert [claim.number for claim in claim_trials(db, study_id, 0, 3, 60)] == [0, 1]

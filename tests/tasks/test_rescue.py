@@ -1,7 +1,5 @@
 """The rescuer, one kind of loss at a time; ages are made by moving the rows' times back."""
 
-from collections.abc import Callable
-
 import pytest
 
 from app.config import settings
@@ -10,7 +8,7 @@ from app.db.lifecycle import claim_trials, request_cancel
 from app.queue import TRIAL_QUEUE, redis_client
 from tests.thin import Desk, execute, study, submit, trials
 from workers.conductor import advance
-from workers.rescue import _SWEEP_LOCK, prune, sweep
+from workers.rescue import _SWEEP_LOCK, sweep
 
 pytestmark = pytest.mark.services
 
@@ -111,18 +109,3 @@ def test_only_one_process_sweeps_at_a_time(desk: Desk) -> None:
         assert db.scalar(select(func.pg_try_advisory_xact_lock(_SWEEP_LOCK)))
         assert not sweep()
     assert sweep()
-
-
-def test_prune_deletes_old_ended_studies_and_never_open_ones(
-    desk: Desk, setting: Callable[[str, object], None]
-) -> None:
-    setting("retention_days", 30)
-    old, recent, opened = (submit(trials=2) for _ in range(3))
-    desk.run(old)
-    desk.run(recent)
-    execute("UPDATE studies SET finished_at = now() - interval '31 days' WHERE id = :id", id=old)
-    execute("UPDATE studies SET created_at = now() - interval '99 days'")
-    with transaction() as db:
-        assert prune(db) == 1
-    assert study(recent).status == "succeeded"
-    assert study(opened).status == "queued"

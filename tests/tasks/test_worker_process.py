@@ -12,12 +12,15 @@ from uuid import UUID
 import pytest
 from sqlalchemy import text
 
+from app.config import settings
 from app.db.engine import transaction
+from app.db.lifecycle import request_cancel
 from app.queue import redis_client, wake_study, wake_trials
 from tests.thin import results, study, submit, trials
 from workers.rescue import Rescuer
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(240)]
+_QUICK = {"SPICA_LEASE_S": "2", "SPICA_HEARTBEAT_S": "0.5", "SPICA_MAX_ATTEMPTS": "2", "SPICA_KILL_GRACE_S": "0.3"}
 _REPOSITORY = Path(__file__).parent.parent.parent
 
 
@@ -28,7 +31,7 @@ class Worker:
         command = [sys.executable, "-m", "celery", "-A", "tests.fake_worker", "worker"]
         # One process: half the memory and start-up time; concurrency has its own tests.
         options = ["--concurrency=1", "--without-mingle", "--without-gossip", "--loglevel=WARNING"]
-        environment = {**os.environ, "SPICA_LEASE_S": "2", "SPICA_HEARTBEAT_S": "0.5", "PYTHONPATH": str(_REPOSITORY)}
+        environment = {**os.environ, "PYTHONPATH": str(_REPOSITORY)}
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [*command, *options], cwd=_REPOSITORY, env=environment, stdout=output, stderr=output
@@ -51,21 +54,40 @@ class Worker:
             self._process.wait()
 
 
-@pytest.fixture
-def start_worker(empty_tables: None, tmp_path: Path) -> Iterator[Callable[[], Worker]]:
-    """Start workers; whatever still runs in the end is stopped. A rescuer runs here, as in the API process."""
-    started: list[Worker] = []
+class Crew:
+    """One worker for the tests of this module: starting one takes longer than most of them."""
 
-    def start() -> Worker:
-        started.append(Worker(tmp_path / "worker.log"))
-        return started[-1]
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self.worker = Worker(log)
 
-    rescuer = Rescuer()
-    rescuer.start()
-    yield start
-    rescuer.stop()
-    for worker in started:
-        worker.stop()
+    def kill(self) -> None:
+        """The worker's machine goes away."""
+        self.worker.kill()
+
+    def start(self) -> None:
+        """Another worker."""
+        self.worker = Worker(self._log)
+
+
+@pytest.fixture(scope="module")
+def crew(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    """A running worker, and a rescuer here, as in the API process; both with short leases."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _QUICK.items():
+            patch.setenv(name, value)
+        settings.cache_clear()
+        crew, rescuer = Crew(tmp_path_factory.mktemp("worker") / "worker.log"), Rescuer()
+        rescuer.start()
+        yield crew
+        rescuer.stop()
+        crew.worker.stop()
+    settings.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _clean(crew: Crew, empty_tables: None) -> None:
+    """No rows and no messages of the test before."""
 
 
 def _until(holds: Callable[[], bool], seconds: float = 90) -> None:
@@ -94,24 +116,7 @@ def _submitted(**labels: object) -> UUID:
     return study_id
 
 
-def test_kill_9_in_the_middle_gives_the_candidates_of_a_calm_run(start_worker: Callable[[], Worker]) -> None:
-    worker = start_worker()
-    shape = {"trials": 30, "trial_ms": 60, "round": 15, "sweep": {"parallel_evals": 1}}
-    calm = _submitted(**shape)
-    _until(lambda: _has_ended(calm))
-    killed = _submitted(**shape)
-    _until(lambda: _num_done(killed) >= 15 and _is_running(killed))
-    worker.kill()
-    assert not _has_ended(killed)
-    start_worker()
-    _until(lambda: _has_ended(killed))
-    assert study(killed).status == "succeeded"
-    assert results(killed) == results(calm)
-    assert max(trial.attempt for trial in trials(killed)) > 1
-
-
-def test_trial_that_kills_its_process_fails_alone(start_worker: Callable[[], Worker]) -> None:
-    start_worker()
+def test_trial_that_kills_its_process_fails_alone(crew: Crew) -> None:
     study_id = _submitted(trials=20, crash=7)
     _until(lambda: _has_ended(study_id))
     by_number = {trial.number: trial for trial in trials(study_id)}
@@ -120,20 +125,39 @@ def test_trial_that_kills_its_process_fails_alone(start_worker: Callable[[], Wor
     assert study(study_id).status == "succeeded"
 
 
-def test_emptied_broker_delays_but_loses_nothing(start_worker: Callable[[], Worker]) -> None:
-    worker = start_worker()
-    study_ids = [_submitted(trials=40, trial_ms=20, round=20) for _ in range(4)]
+def test_evaluation_that_is_deaf_to_its_time_limit_is_killed_alone(crew: Crew) -> None:
+    study_id = _submitted(trials=20, deaf=7, sweep={"max_eval_seconds": 0.5})
+    _until(lambda: _has_ended(study_id))
+    by_number = {trial.number: trial for trial in trials(study_id)}
+    assert (by_number[7].status, by_number[7].reason_code) == ("timed_out", "exceeded_runtime")
+    assert study(study_id).num_timed_out == 1
+    assert {trial.status for trial in trials(study_id) if trial.number != 7} == {"feasible", "infeasible"}
+    assert study(study_id).status == "succeeded"
+
+
+def test_cancel_ends_an_evaluation_that_is_deaf(crew: Crew) -> None:
+    study_id = _submitted(trials=4, deaf=0, sweep={"max_eval_seconds": None})
+    _until(lambda: _is_running(study_id))
+    with transaction() as db:
+        request_cancel(db, study_id)
+    _until(lambda: _has_ended(study_id))
+    assert {trial.status for trial in trials(study_id)} == {"cancelled"}
+    following = _submitted(trials=4)
+    _until(lambda: _has_ended(following))
+    assert study(following).status == "succeeded"
+
+
+def test_emptied_broker_delays_but_loses_nothing(crew: Crew) -> None:
+    study_ids = [_submitted(trials=40, trial_ms=10, round=20) for _ in range(3)]
     _until(lambda: _num_done(study_ids[0]) >= 5)
     redis_client().flushdb()
     _until(lambda: all(map(_has_ended, study_ids)))
     assert {study(each).status for each in study_ids} == {"succeeded"}
     assert len({str(results(each)) for each in study_ids}) == 1
-    worker.stop()
 
 
-def test_every_message_doubled_doubles_nothing(start_worker: Callable[[], Worker]) -> None:
+def test_every_message_doubled_doubles_nothing(crew: Crew) -> None:
     study_id = submit(trials=40, trial_ms=5, round=20)
-    start_worker()
     for _ in range(3):
         wake_study(study_id)
 
@@ -151,10 +175,24 @@ def test_every_message_doubled_doubles_nothing(start_worker: Callable[[], Worker
         )
 
 
-def test_sigterm_gives_back_what_is_not_evaluated(start_worker: Callable[[], Worker]) -> None:
-    worker = start_worker()
+def test_kill_9_in_the_middle_gives_the_candidates_of_a_calm_run(crew: Crew) -> None:
+    shape = {"trials": 30, "trial_ms": 60, "round": 15, "sweep": {"parallel_evals": 1}}
+    calm = _submitted(**shape)
+    _until(lambda: _has_ended(calm))
+    killed = _submitted(**shape)
+    _until(lambda: _num_done(killed) >= 15 and _is_running(killed))
+    crew.kill()
+    assert not _has_ended(killed)
+    crew.start()
+    _until(lambda: _has_ended(killed))
+    assert study(killed).status == "succeeded"
+    assert results(killed) == results(calm)
+    assert max(trial.attempt for trial in trials(killed)) > 1
+
+
+def test_sigterm_gives_back_what_is_not_evaluated(crew: Crew) -> None:
     study_id = _submitted(trials=400, trial_ms=30, sweep={"parallel_evals": 1})
     _until(lambda: _is_running(study_id))
-    worker.stop()
+    crew.worker.stop()
     assert {trial.status for trial in trials(study_id)} <= {"queued", "feasible", "infeasible"}
     assert {trial.attempt for trial in trials(study_id) if trial.status == "queued"} == {0}

@@ -8,21 +8,26 @@ from numpy.typing import NDArray
 
 from workers.replay import kv_cache, state
 from workers.replay.backends.sglang_state import add_sglang
-from workers.replay.fleet import Pool
+from workers.replay.fleet import KvRouter, Pool
 from workers.replay.prefix_tree import PrefixTree, prefix_tree
 from workers.replay.radix import OVERFLOW
 from workers.replay.state import State
+from workers.traffic.random_stream import RandomStream
 from workers.traffic.requests import RequestBatch
 
 BACKENDS = {"vllm": state.VLLM, "trtllm": state.TRTLLM, "sglang": state.SGLANG}
+ROLES = {"agg": state.AGG, "prefill": state.PREFILL, "decode": state.DECODE}
 _KEPT_TREES = 8
 _KEPT_FACTS = 64
 _FEW_SHAPES = 16
 _FIRST_GAPS = 4096
+_MOST_ROUTED_BLOCKS = 1 << 24
 _EMPTY = {
     name: np.zeros((0, columns) if columns else 0, dtype=dtype)
     for name, (dtype, columns) in state.SHAPES.items()
-    if name.startswith(("sgl_", "exact_", "memo_")) or name in ("decode_table", "timing", "rates", "draws")
+    if name.startswith(("sgl_", "exact_", "memo_"))
+    or name in ("decode_table", "timing", "rates", "draws", "handoffs", "lands", "targets", "sources", "transfer",
+                "loads", "routes", "believed", "router_draws", "router")
 }
 
 
@@ -90,17 +95,20 @@ def tree_of(batch: RequestBatch, block_size: int, by_block: bool) -> PrefixTree:
     return kept[1]
 
 
-def build(pool: Pool, batch: RequestBatch, radix_nodes: int | None = None) -> State:
+def build(
+    pool: Pool, batch: RequestBatch, radix_nodes: int | None = None, router: KvRouter | None = None
+) -> State:
     """State of a replay at time 0, without step times. Array meanings: see state.
 
     radix_nodes: room of SGLang's radix trees, None for a size that suffices for most loads; see `radix_overflow`.
     """
     output = effective_output(pool, batch)
-    tree = tree_of(batch, pool.block_size, by_block=bool(pool.acceptance))
+    by_block = has_single_blocks(pool, batch, router is not None)
+    tree = tree_of(batch, pool.block_size, by_block)
     found = facts_of(batch)
     num_ranks = pool.replicas * pool.attention_dp
     limits = _limits(pool, batch)
-    extents, copies, first_own = _extents(pool, batch, tree, num_ranks, limits)
+    extents, copies, first_own = _extents(pool, batch, tree, num_ranks, limits, by_block)
     requests, stamps = _requests_and_stamps(batch, output, tree, first_own)
     thinkers = 0 if found.is_plain else found.first.size
     rings = num_ranks * 2 * (int(limits[state.RING_MASK]) + 1)
@@ -125,6 +133,8 @@ def build(pool: Pool, batch: RequestBatch, radix_nodes: int | None = None) -> St
     )
     if pool.backend == "sglang":
         add_sglang(st, pool, batch, radix_nodes)
+    if router is not None:
+        _add_router(st, pool, router, batch.num_requests)
     return st
 
 
@@ -134,15 +144,51 @@ def radix_overflow(st: State) -> bool:
     return counters.size > 0 and bool(counters[OVERFLOW])
 
 
+def _add_router(st: State, pool: Pool, router: KvRouter, num: int) -> None:
+    """Fill the router's arrays at time 0; the decode pool of a disaggregated fleet draws numbers of its own."""
+    num_ranks = pool.replicas * pool.attention_dp
+    loads = np.zeros((num_ranks, state.NUM_LOADS), dtype=np.int64)
+    loads[:, state.CHANGED_HEAD] = state.NONE
+    routes = np.zeros((num_ranks * int(st["limits"][state.NUM_NODES]), state.NUM_ROUTES), dtype=np.int32)
+    routes[:, state.CHANGED_NEXT] = state.UNCHANGED
+    weights = np.zeros(state.NUM_ROUTER)
+    weights[state.CREDIT], weights[state.LOAD_SCALE] = router.overlap_score_credit, router.prefill_load_scale
+    weights[state.TEMPERATURE] = router.temperature
+    st["loads"], st["routes"], st["router"] = loads, routes, weights
+    st["believed"] = np.zeros(num, dtype=np.int64)
+    st["router_draws"] = RandomStream(router.seed + int(pool.role == "decode")).uniforms(num)
+
+
+def lengthen_gap_log(st: State) -> None:
+    """Twice the room, and what the passes under way may log."""
+    running = int(st["ranks"][:, state.NUM_RUNNING].sum()) + int(st["ranks"][:, state.REPEATS].sum())
+    st["gaps"] = np.concatenate([st["gaps"], np.zeros((len(st["gaps"]) + 2 * running, 4))])
+
+
 def effective_output(pool: Pool, batch: RequestBatch) -> NDArray[np.int64]:
     """int64 [R]: tokens each request will generate, after context limit and TensorRT-LLM's clamp to its pool."""
     output = batch.output_tokens
-    if pool.context_length is not None:
+    # SGLang's decode engines take what was promised at the source: the prompt alone was tested there.
+    if pool.context_length is not None and (pool.backend, pool.role) != ("sglang", "decode"):
         output = np.minimum(output, np.maximum(pool.context_length - batch.input_tokens, 0))
     if pool.backend == "trtllm":
         room = pool.num_blocks * pool.block_size - batch.input_tokens
         output = np.where(room > 0, np.minimum(output, room), output)
     return output
+
+
+def has_single_blocks(pool: Pool, batch: RequestBatch, is_routed: bool) -> bool:
+    """True when any block may come to have a second copy, not only the last one of a prompt, or a router counts blocks.
+
+    With drafts, blocks fill out of step. On a decode engine, prompts that share blocks reserve room before either arrives.
+    A router counts by larger nodes where single blocks would take too much memory: a request that uses the longest part
+    of a node and ends before others then goes on counting until they end.
+    """
+    if is_routed and batch.span_offset is not None:
+        blocks = int(batch.input_tokens.sum()) // pool.block_size * pool.replicas * pool.attention_dp
+        if blocks <= _MOST_ROUTED_BLOCKS:
+            return True
+    return bool(pool.acceptance) or (pool.role == "decode" and pool.prefix_caching and batch.span_offset is not None)
 
 
 def _limits(pool: Pool, batch: RequestBatch) -> NDArray[np.int64]:
@@ -152,6 +198,7 @@ def _limits(pool: Pool, batch: RequestBatch) -> NDArray[np.int64]:
         ring *= 2
     values = {
         state.BACKEND: BACKENDS[pool.backend],
+        state.ROLE: ROLES[pool.role],
         state.NUM_REPLICAS: pool.replicas,
         state.NUM_DP: pool.attention_dp,
         state.NUM_BLOCKS: pool.num_blocks,
@@ -198,7 +245,8 @@ def needs_explicit(pool: Pool, batch: RequestBatch) -> bool:
 
 _RANK = np.zeros(state.NUM_RANK_COLUMNS, dtype=np.int64)
 _RANK[[state.WAIT_HEAD, state.WAIT_TAIL, state.RUN_HEAD, state.RUN_TAIL, state.PARTIAL,
-       state.NEW_HEAD, state.NEW_TAIL, state.YOUNG_HEAD, state.REFUSED_HEAD]] = state.NONE  # fmt: skip
+       state.NEW_HEAD, state.NEW_TAIL, state.YOUNG_HEAD, state.REFUSED_HEAD,
+                   state.ARRIVED_HEAD, state.ARRIVED_TAIL]] = state.NONE  # fmt: skip
 _RANK[state.DEFER] = 1
 
 
@@ -210,6 +258,7 @@ def _ranks(pool: Pool, num_ranks: int) -> NDArray[np.int64]:
 
 def _numbers(batch: RequestBatch, found: BatchFacts) -> NDArray[np.int64]:
     numbers = np.zeros(state.NUM_NUMBERS, dtype=np.int64)
+    numbers[state.PREFILLED_HEAD] = numbers[state.PREFILLED_TAIL] = state.NONE
     numbers[state.NUM_SESSIONS] = found.first.size
     numbers[state.IN_FLIGHT_CAP] = state.NONE if batch.in_flight_cap is None else batch.in_flight_cap
     numbers[state.FREED_NOW] = 0 if batch.in_flight_cap is None else batch.in_flight_cap
@@ -267,10 +316,11 @@ def _fresh_stamps(batch: RequestBatch) -> NDArray[np.float64]:
 
 
 def _extents(
-    pool: Pool, batch: RequestBatch, tree: PrefixTree, num_ranks: int, limits: NDArray[np.int64]
+    pool: Pool, batch: RequestBatch, tree: PrefixTree, num_ranks: int, limits: NDArray[np.int64],
+    by_block: bool,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
     """(extents, copies, every request's first own extent), and their offsets into `limits`."""
-    num, by_block = batch.num_requests, bool(pool.acceptance)
+    num = batch.num_requests
     own = np.zeros(num + 1, dtype=np.int64)
     own[1:] = np.cumsum(tree.own_blocks) if by_block else np.arange(1, num + 1)
     first_own = num_ranks * tree.num_nodes

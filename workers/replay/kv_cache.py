@@ -17,6 +17,8 @@ sentinel per rank. Source: engine specification, sections 4 and 5.
 from workers.replay.compiled import inner
 from workers.replay.state import (
     CACHING,
+    CHANGED_HEAD,
+    CHANGED_NEXT,
     FIRST_COPY,
     FIRST_SENTINEL,
     FREE_BLOCKS,
@@ -32,12 +34,15 @@ from workers.replay.state import (
     PATH_END,
     PATH_START,
     REGISTERED,
+    UNCHANGED,
     copies_of,
     extents_of,
     limits_of,
+    loads_of,
     paths_of,
     ranks_of,
     requests_of,
+    routes_of,
     whole_blocks,
 )
 
@@ -65,10 +70,23 @@ def take(st, s, count):  # type: ignore[no-untyped-def]
         cut = min(missing, ext[extent, CACHED])
         ext[extent, CACHED] -= cut
         missing -= cut
+        _note_change(st, extent)
         if ext[extent, CACHED] == 0:
             lru_remove(st, extent)
             if limits[NUM_COPIES] > 0:
                 _forget(st, extent)
+
+
+@inner
+def _note_change(st, extent):  # type: ignore[no-untyped-def]
+    """The router, if there is one, will see what a shared extent holds at the end of this pass."""
+    route = routes_of(st)
+    if extent >= route.shape[0] or route[extent, CHANGED_NEXT] != UNCHANGED:
+        return
+    load = loads_of(st)
+    s = extent // limits_of(st)[NUM_NODES]
+    route[extent, CHANGED_NEXT] = load[s, CHANGED_HEAD]
+    load[s, CHANGED_HEAD] = extent
 
 
 @inner
@@ -188,6 +206,7 @@ def register(st, s, r, full):  # type: ignore[no-untyped-def]
 def _fill(st, extent, start, known, count, r):  # type: ignore[no-untyped-def]
     """Request r, which knew `known` blocks of its sequence, has filled the extent's first `count` blocks."""
     ext = extents_of(st)
+    _note_change(st, extent)
     if known > start:
         ext[extent, CACHED] = count
     elif ext[extent, CACHED] == 0:
@@ -299,6 +318,7 @@ def _forget(st, extent):  # type: ignore[no-untyped-def]
     copy = heir - first_copy
     ext[extent, NEXT_COPY] = ext[heir, NEXT_COPY]
     ext[extent, CACHED] = 1
+    _note_change(st, extent)
     ext[heir, CACHED] = 0
     ext[extent, REFS] = ext[heir, REFS]
     if ext[heir, REFS] > 0:

@@ -5,15 +5,18 @@ replay_many(jobs, sla, should_stop)      metrics of many candidates
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.errors import ReasonCode, StoppedError, StuckError, UnsupportedError
-from workers.replay import event_loop, state
-from workers.replay.arrays import build, facts_of, radix_overflow
+from workers.errors import ReasonCode, StoppedError, StuckError
+from workers.replay import event_loop, passes, state
+from workers.replay.arrays import build, facts_of, lengthen_gap_log, radix_overflow
+from workers.replay.disaggregated import Side, mark_arrived, replay_both
 from workers.replay.drafts import extend_draws, needs_draws
-from workers.replay.fleet import Fleet, Pool
+from workers.replay.fleet import Fleet, KvRouter, Pool
 from workers.replay.metrics import Metric, Sla
 from workers.replay.outcomes import COMPLETED, REJECTED, UNFINISHED, Outcomes
 from workers.replay.reductions import folded
@@ -29,13 +32,14 @@ _STATUS = np.array([UNFINISHED, UNFINISHED, COMPLETED, REJECTED], dtype=np.int8)
 
 
 def replay(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None = None) -> Outcomes:
-    """Replay every request on an aggregated fleet with round-robin routing.
+    """Replay every request on a fleet.
 
     Raises: StuckError when the modelled engine makes no progress, StoppedError when `should_stop` says so,
     UnsupportedError for fleets that this replay does not cover.
     """
-    pool = _pool(fleet)
-    return outcomes_of(_simulated(pool, batch, should_stop), pool, batch)
+    if fleet.agg is None:
+        return _outcomes_of_both(*replay_both(fleet, batch, partial(_check_stop, should_stop)), batch)
+    return outcomes_of(_simulated(fleet.agg, batch, fleet.router, should_stop), fleet.agg, batch)
 
 
 def replay_many(
@@ -50,29 +54,44 @@ def replay_many(
 
 def _summary(fleet: Fleet, batch: RequestBatch, sla: Sla | None, should_stop: ShouldStop | None) -> dict[str, Metric]:
     st, copies = run_part(fleet, batch, should_stop)
-    return summarise(st, _pool(fleet), sla, copies)
+    pool = fleet.agg or fleet.decode
+    assert pool is not None
+    return summarise(st, pool, sla, copies, fleet.prefill)
 
 
 def run_part(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None) -> tuple[State, int]:
-    """The finished replay of one part of a fleet, and of how many equal parts the fleet consists. Raises: as `replay`."""
-    part, load, copies = folded(_pool(fleet), batch)
-    return _simulated(part, load, should_stop), copies
+    """The finished replay of one part of a fleet, and of how many equal parts the fleet consists. Raises: as `replay`.
+
+    The state is that of the engines that emit the tokens.
+    """
+    if fleet.agg is None:
+        pre, dec = replay_both(fleet, batch, partial(_check_stop, should_stop))
+        mark_arrived(pre, dec)
+        return dec.st, 1
+    part, load, copies = (fleet.agg, batch, 1) if fleet.router else folded(fleet.agg, batch)
+    return _simulated(part, load, fleet.router, should_stop), copies
 
 
-def _simulated(pool: Pool, batch: RequestBatch, should_stop: ShouldStop | None) -> State:
+def _simulated(pool: Pool, batch: RequestBatch, router: KvRouter | None, should_stop: ShouldStop | None) -> State:
     """A finished replay; under a virtual-time limit a second run leaves out the token gaps of what the first left open."""
-    st = _run(pool, batch, None, should_stop)
+    st = _run(pool, batch, router, None, should_stop)
     if batch.stop_after_ms is None:
         return st
-    return _run(pool, batch, st["requests"][:, state.STATUS] == state.WAITING, should_stop)
+    return _run(pool, batch, router, st["requests"][:, state.STATUS] == state.WAITING, should_stop)
 
 
-def _run(pool: Pool, batch: RequestBatch, silent: NDArray[np.bool_] | None, should_stop: ShouldStop | None) -> State:
+def _run(
+    pool: Pool,
+    batch: RequestBatch,
+    router: KvRouter | None,
+    silent: NDArray[np.bool_] | None,
+    should_stop: ShouldStop | None,
+) -> State:
     """The state after one whole run; started anew with more room if SGLang's radix trees turn out too small."""
     table = step_table(pool.step_times)
     radix_nodes: int | None = None
     while True:
-        st = build(pool, batch, radix_nodes)
+        st = build(pool, batch, radix_nodes, router)
         if silent is not None:
             st["requests"][:, state.SILENT] = silent
         try:
@@ -96,7 +115,7 @@ def advance(
         extend_draws(st, pool)
     replicas = int(st["limits"][state.NUM_REPLICAS])
     open_loop = batch.in_flight_cap is None
-    independent = open_loop and facts_of(batch).is_plain
+    independent = open_loop and facts_of(batch).is_plain and st["loads"].size == 0
     if not independent:
         number[state.FIRST_REPLICA], number[state.LAST_REPLICA] = 0, replicas
         number[state.SESSION_STRIDE] = 1
@@ -117,23 +136,27 @@ def drive(st: State, pool: Pool, table: StepTable, exact: bool, should_stop: Sho
     while True:
         number[state.EVENTS_LEFT] = _EVENTS_BETWEEN_CHECKS
         code = event_loop.run(st.book)
-        if code == event_loop.FINISHED:
+        if code == passes.FINISHED:
             return
-        if code == event_loop.STUCK:
+        if code == passes.STUCK:
             raise StuckError(ReasonCode.REPLAY_STUCK, f"no progress at {st['moments'][state.NOW]} ms")
         n, a, b = (int(number[i]) for i in (state.MISS_N, state.MISS_A, state.MISS_B))
-        if code == event_loop.NEED_PREFILL:
+        if code == passes.NEED_PREFILL:
             table.learn_prefill(n, a, b)
             table.lend_to(st, exact)
-        elif code == event_loop.NEED_DECODE:
+        elif code == passes.NEED_DECODE:
             table.learn_decode(n, a, b, exact)
             table.lend_to(st, exact)
-        elif code == event_loop.NEED_DRAWS:
+        elif code == passes.NEED_DRAWS:
             extend_draws(st, pool)
-        elif code == event_loop.GROW_GAPS:
-            _lengthen_gap_log(st)
-        if should_stop is not None and should_stop():
-            raise StoppedError(ReasonCode.EXCEEDED_RUNTIME, "the caller stopped the replay")
+        elif code == passes.GROW_GAPS:
+            lengthen_gap_log(st)
+        _check_stop(should_stop)
+
+
+def _check_stop(should_stop: ShouldStop | None) -> None:
+    if should_stop is not None and should_stop():
+        raise StoppedError(ReasonCode.EXCEEDED_RUNTIME, "the caller stopped the replay")
 
 
 def outcomes_of(st: State, pool: Pool, batch: RequestBatch) -> Outcomes:
@@ -184,12 +207,13 @@ def expanded_gaps(st: State) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     return gap_ms, np.repeat(log[:, state.GAP_COUNT].astype(np.int64), repeats)
 
 
-def _lengthen_gap_log(st: State) -> None:
-    running = int(st["ranks"][:, state.NUM_RUNNING].sum()) + int(st["ranks"][:, state.REPEATS].sum())
-    st["gaps"] = np.concatenate([st["gaps"], np.zeros((len(st["gaps"]) + 2 * running, 4))])
-
-
-def _pool(fleet: Fleet) -> Pool:
-    if fleet.agg is None or fleet.router is not None:
-        raise UnsupportedError(ReasonCode.REPLAY_ERROR, "the compiled replay covers aggregated round-robin fleets only")
-    return fleet.agg
+def _outcomes_of_both(pre: Side, dec: Side, batch: RequestBatch) -> Outcomes:
+    outcomes = outcomes_of(dec.st, dec.pool, batch)
+    prefill_worker = pre.st["requests"][:, state.WORKER]
+    arrived = (outcomes.worker >= 0) | (prefill_worker >= 0)
+    return replace(
+        outcomes,
+        arrival_ms=np.where(arrived, dec.st["stamps"][:, state.ARRIVAL], np.nan),
+        prefill_worker=prefill_worker.copy(),
+        prefill_worker_s=pre.pool.replicas * outcomes.end_of_replay_ms / 1000.0,
+    )

@@ -48,8 +48,9 @@ class Reports:
 
     def _replayed(self, fleet: Fleet, batch: RequestBatch) -> Report:
         st, copies = run_part(fleet, batch, self._should_stop)
-        assert fleet.agg is not None
-        metrics = summarise(st, fleet.agg, self._sla, copies)
+        pool = fleet.agg or fleet.decode
+        assert pool is not None
+        metrics = summarise(st, pool, self._sla, copies, fleet.prefill)
         return Report(metrics, course(moments_of(st), end_of(st), capacity_tokens(fleet), copies=copies))
 
 
@@ -83,3 +84,4 @@ def warm() -> None:
     batch = RequestBatch(start, start, one, one, 0 * one, 0 * one, None, np.array([0, 1]), 0 * one, one, one)
     replay(Fleet(agg=pool), batch)
     Reports(None).of(Fleet(agg=pool), batch)
+    replay(Fleet(prefill=replace(pool, role="prefill"), decode=replace(pool, role="decode")), batch)

@@ -45,30 +45,33 @@ VLLM, TRTLLM, SGLANG = 0, 1, 2
 # of the block size, NONE when that is no power of two.
 (BACKEND, NUM_REPLICAS, NUM_DP, NUM_BLOCKS, BLOCK_SIZE, MAX_BATCHED_TOKENS, MAX_SEQS, CACHING, CHUNKED, CONTEXT_LENGTH,
  NUM_DRAFTS, PREFILL_SCHEDULE_INTERVAL, PREFILL_DECODE_INTERVAL, EXPLICIT, RING_MASK,
- OWN_BY_BLOCK, NUM_NODES, FIRST_COPY, NUM_COPIES, FREE_COPY, FIRST_SENTINEL, BLOCK_SHIFT, NUM_LIMITS) = range(23)  # fmt: skip
+ OWN_BY_BLOCK, NUM_NODES, FIRST_COPY, NUM_COPIES, FREE_COPY, FIRST_SENTINEL, BLOCK_SHIFT, ROLE, NUM_LIMITS) = range(24)  # fmt: skip
+AGG, PREFILL, DECODE = 0, 1, 2
 
 # ranks: int64 [ranks, NUM_RANK_COLUMNS], one row per scheduler. The columns from PHASE on are those of a replica and used
-# in the row of its first rank only.
+# in the row of its first rank only. Decode role: OTHERS_WAIT, 1 while requests wait for room on this rank. SGLang's:
+# ARRIVED_HEAD and ARRIVED_TAIL chain, by WAIT_NEXT, handed-over requests without a slot, also counted in NUM_WAITING.
 # SGLang alone: PROMISED, sum of min(O - g, RESERVED_OUTPUT_LIMIT) over running requests. NUM_LONG, those beyond that
-# limit. NUM_FRESH, those without a decode pass yet. STALLED, 1 when a prefill pass came after the last decode pass.
+# limit. NUM_FRESH, those without a decode pass yet. STALLED, 1 when a prefill pass or a wait for room came after the last decode pass.
 # NEXT_DUE, no request is due before this step. RETRACTED, 1 when this pass retracted. HEAD_ASK, tokens the blocked head
 # of the queue asks for. MAY_REFUSE, 1 when some prompt exceeds the context limit. GATE_PASSES, passes that may not
 # prefill. PREFILLED, 1 when a rank of the replica prefills in this pass.
 (WAIT_HEAD, WAIT_TAIL, RUN_HEAD, RUN_TAIL, NUM_WAITING, NUM_RUNNING,
  PREFILL_N, PREFILL_ISL, PREFILL_PREFIX, DECODE_N, DECODE_CONTEXT, GAP_N, EFFECT, CUTTABLE, LAZY, ACTIVE,
  NUM_DECODING, CONTEXT_SUM, STEP, PARTIAL, FREE_BLOCKS, INACTIVE_BLOCKS, HELD_BLOCKS, RESERVED_BLOCKS,
- NEW_HEAD, NEW_TAIL, YOUNG_HEAD, REFUSED_HEAD, DEFER, DRAWS_USED,
+ NEW_HEAD, NEW_TAIL, YOUNG_HEAD, REFUSED_HEAD, DEFER, DRAWS_USED, OTHERS_WAIT, ARRIVED_HEAD, ARRIVED_TAIL,
  PROMISED, NUM_LONG, NUM_FRESH, STALLED, NEXT_DUE, RETRACTED, HEAD_ASK, MAY_REFUSE,
- PHASE, REPEATS, NUM_PASSES, RANK_COUNTER, GATE_PASSES, PREFILLED, NUM_RANK_COLUMNS) = range(45)  # fmt: skip
+ PHASE, REPEATS, NUM_PASSES, RANK_COUNTER, GATE_PASSES, PREFILLED, NUM_RANK_COLUMNS) = range(48)  # fmt: skip
 IDLE, BEGUN, BUSY = 0, 1, 2
 
 # passes: float64 [replicas, NUM_PASS_COLUMNS], ms: the pass under way.
 PASS_START, FIRST_END, PASS_END, NUM_PASS_COLUMNS = range(4)
 
-# numbers: int64 [NUM_NUMBERS], clock and releases. moments: float64 [NUM_MOMENTS], ms.
+# numbers: int64 [NUM_NUMBERS], clock and releases. Prefill role: PREFILLED_HEAD and PREFILLED_TAIL chain, by WAIT_NEXT, the
+# requests that ended in the passes of this instant. Decode role: see handoff. moments: float64 [NUM_MOMENTS], ms.
 (FIRST_REPLICA, LAST_REPLICA, NEXT_SESSION, SESSION_STRIDE, NUM_SESSIONS, IN_FLIGHT_CAP, ROUTED, EXACT_HORIZON, THINKING,
  FREED_NOW, GAPS_USED, MISS_N, MISS_A, MISS_B, COMMITTED_PREFILL, EVENTS_LEFT, NUM_DONE, NUM_DRAWS,
- NUM_NUMBERS) = range(19)  # fmt: skip
+ PREFILLED_HEAD, PREFILLED_TAIL, STAGE, ASKING, NUM_RESERVED, NUM_PREFILLED, GIVEN_UP, NUM_NUMBERS) = range(26)  # fmt: skip
 NOW, STOP_AFTER, LAST_END, NUM_MOMENTS = range(4)
 
 # sgl_reals: float64 [ranks, NUM_REALS]: SGLang's reservation ratio, its start, floor and fall per decode pass; ms of
@@ -80,15 +83,31 @@ RATIO, RATIO_START, RATIO_FLOOR, RATIO_FALL, LAST_DECODE_MS, NUM_REALS = range(6
 # and completion only (see backends.vllm; always in backends.explicit). COMPUTED: tokens with KV while a prompt is partly
 # computed. HELD: blocks (explicit). ADMISSIONS; FIRST_REUSED, MAX_REUSED: tokens. DUE_STEP: the rank's STEP at which the
 # last token comes. RESIDUE: (length - STEP) mod block. STATUS: WAITING, DONE, REFUSED. PATH_START .. OWNER_COPY: see kv_cache.
+# RESERVED_AS: number of the reservation while a handed-over request has its room but does not run yet, else 0.
 # SILENT: 1 when the token gaps of the request must not be logged (backends.explicit).
 # BEFORE, TOKENS, CHARGED, BURST, DRAFTED: see backends.explicit; other backends may use them, and SPARE_*, as they like.
 (PROMPT, OUTPUT, GENERATED, STATUS, RUN_NEXT, RUN_PREV, DUE_STEP, RESIDUE, DUE_NEXT, DUE_PREV, WAIT_NEXT, NEW_NEXT,
  YOUNG_NEXT, YOUNG, COMPUTED, HAS_NEXT, PATH_START, PATH_END, OWN_START, OWN_EXTENT, REGISTERED, OWNER_COPY,
  ADMISSIONS, FIRST_REUSED, MAX_REUSED, WORKER, DP_RANK, ASKED, HELD, BEFORE, TOKENS, CHARGED, BURST, DRAFTED,
- SILENT, SPARE_A, SPARE_B, SPARE_C, NUM_REQUEST_COLUMNS) = range(39)  # fmt: skip
+ SILENT, RESERVED_AS, SPARE_A, SPARE_B, SPARE_C, NUM_REQUEST_COLUMNS) = range(40)  # fmt: skip
 
 # stamps: float64 [R, NUM_STAMPS], ms, NaN until it happens. ARRIVAL: the open-loop clock, the release instant once released.
 ARRIVAL, DELAY, FIRST_ADMIT, FIRST_TOKEN, SECOND_TOKEN, LAST_TOKEN, END, NUM_STAMPS = range(8)
+
+# handoffs: int64 [R, NUM_HANDOFF_COLUMNS], lands: float64 [R], ms; targets: int64 [decode ranks, NUM_TARGET_COLUMNS];
+# sources: int64 [prefill ranks, NUM_SOURCE_COLUMNS]; transfer: float64 [NUM_TRANSFER]: see handoff. In the state of the
+# decode role only, elsewhere empty.
+(TARGET, SOURCE, CACHED_TOKENS, PLACE, PREFILLED_AS, REQUEST_NEXT, TRAVEL_NEXT, TRAVEL_PREV, FREE_NEXT, FREE_PREV,
+ NUM_HANDOFF_COLUMNS) = range(11)  # fmt: skip
+REQUEST_HEAD, REQUEST_TAIL, MAY_SERVE, TRAVEL_HEAD, TRAVEL_TAIL, NUM_TARGET_COLUMNS = range(6)
+FREE_HEAD, FREE_TAIL, NUM_SOURCE_COLUMNS = range(3)
+TOKEN_BYTES, GB_PER_S, MISSING_ONLY, NUM_TRANSFER = range(4)
+
+# loads, routes, believed int64 [R], router_draws float64 [R], router float64 [NUM_ROUTER]: see router.
+BELIEVED_TOKENS, BELIEVED_BLOCKS, CHANGED_HEAD, NUM_LOADS = range(4)
+SEEN, HOLDERS, COVERED, CHANGED_NEXT, NUM_ROUTES = range(5)
+UNCHANGED = -2
+CREDIT, LOAD_SCALE, TEMPERATURE, NUM_ROUTER = range(4)
 
 # gaps: float64 [G, 4], the log of token gaps, see log_gap and log_stretch.
 GAP_MS, GAP_COUNT, GAP_CONTEXT, GAP_STEPS = range(4)
@@ -105,7 +124,8 @@ GAP_MS, GAP_COUNT, GAP_CONTEXT, GAP_STEPS = range(4)
 BOOK = (
     "limits", "ranks", "passes", "numbers", "moments", "requests", "stamps", "sessions", "thinkers", "gaps", "acceptance",
     "extents", "paths", "copies", "growth", "ring", "decode_table", "memo_keys", "memo_values", "timing", "rates", "draws",
-    "exact_index", "exact_values",
+    "exact_index", "exact_values", "handoffs", "lands", "targets", "sources", "transfer",
+    "loads", "routes", "believed", "router_draws", "router",
     "sgl_reals", "sgl_nodes", "sgl_slots", "sgl_counters", "sgl_runs",
 )  # fmt: skip
 
@@ -177,6 +197,9 @@ SHAPES = {
     "copies": (_I4, 3), "growth": (_I4, 0), "ring": (_I4, 0), "decode_table": (_F8, 0), "memo_keys": (_I8, 2),
     "memo_values": (_F8, 0), "timing": (_I8, 0), "rates": (_F8, 0), "draws": (_F8, 0),
     "exact_index": (_I4, 0), "exact_values": (_F8, 0),
+    "handoffs": (_I8, NUM_HANDOFF_COLUMNS), "lands": (_F8, 0), "targets": (_I8, NUM_TARGET_COLUMNS),
+    "sources": (_I8, NUM_SOURCE_COLUMNS), "transfer": (_F8, 0), "loads": (_I8, NUM_LOADS),
+    "routes": (_I4, NUM_ROUTES), "believed": (_I8, 0), "router_draws": (_F8, 0), "router": (_F8, 0),
     "sgl_reals": (_F8, NUM_REALS), "sgl_nodes": (_I8, NUM_NODE_COLUMNS), "sgl_slots": (_I4, 0),
     "sgl_counters": (_I8, 0), "sgl_runs": (_I8, NUM_RUN_COLUMNS),
 }  # fmt: skip
@@ -190,8 +213,10 @@ _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
  rates_of, draws_of, exact_index_of, exact_values_of) = (
     _accessor(name, *SHAPES[name]) for name in BOOK[11:24]
 )  # fmt: skip
+handoffs_of, lands_of, targets_of, sources_of, transfer_of = (_accessor(name, *SHAPES[name]) for name in BOOK[24:29])
+loads_of, routes_of, believed_of, router_draws_of, router_of = (_accessor(name, *SHAPES[name]) for name in BOOK[29:34])
 sgl_reals_of, sgl_nodes_of, sgl_slots_of, sgl_counters_of, sgl_runs_of = (
-    _accessor(name, *SHAPES[name]) for name in BOOK[24:]
+    _accessor(name, *SHAPES[name]) for name in BOOK[34:]
 )
 
 
@@ -294,61 +319,6 @@ def note_admission(st, r, now, reused):  # type: ignore[no-untyped-def]
         req[r, FIRST_REUSED] = reused
     req[r, ADMISSIONS] += 1
     req[r, MAX_REUSED] = max(req[r, MAX_REUSED], reused)
-
-
-@inner
-def finish(st, r, status, end):  # type: ignore[no-untyped-def]
-    """Request r is over (DONE or REFUSED) at `end`: stamp it, queue its session's next turn or free its slot."""
-    number, moment, req, stamp = numbers_of(st), moments_of(st), requests_of(st), stamps_of(st)
-    req[r, STATUS] = status
-    stamp[r, END] = end
-    number[NUM_DONE] += 1
-    if status == DONE:
-        moment[LAST_END] = max(moment[LAST_END], end)
-    if req[r, HAS_NEXT] == 1:
-        _think(st, end + stamp[r + 1, DELAY], r + 1)
-    else:
-        number[FREED_NOW] += 1
-
-
-@inner
-def _think(st, when, r):  # type: ignore[no-untyped-def]
-    number, heap = numbers_of(st), thinkers_of(st)
-    i = number[THINKING]
-    number[THINKING] += 1
-    while i > 0:
-        parent = (i - 1) >> 1
-        if heap[parent, 0] < when or (heap[parent, 0] == when and heap[parent, 1] < r):
-            break
-        heap[i, 0], heap[i, 1] = heap[parent, 0], heap[parent, 1]
-        i = parent
-    heap[i, 0], heap[i, 1] = when, r
-
-
-@inner
-def next_thinker(st):  # type: ignore[no-untyped-def]
-    """Remove and return the follow-up turn with the earliest release; ties by request index."""
-    number, heap = numbers_of(st), thinkers_of(st)
-    top = np.int64(heap[0, 1])
-    number[THINKING] -= 1
-    size = number[THINKING]
-    when, r = heap[size, 0], heap[size, 1]
-    i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= size:
-            break
-        other = child + 1
-        if other < size and (
-            heap[other, 0] < heap[child, 0] or (heap[other, 0] == heap[child, 0] and heap[other, 1] < heap[child, 1])
-        ):
-            child = other
-        if heap[child, 0] > when or (heap[child, 0] == when and heap[child, 1] > r):
-            break
-        heap[i, 0], heap[i, 1] = heap[child, 0], heap[child, 1]
-        i = child
-    heap[i, 0], heap[i, 1] = when, r
-    return top
 
 
 @inner

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from app.routes.bodies import MAX_CONFIG_BYTES, RefusedError, Submission, check, read_document, read_submission
+from app.config import settings
+from app.routes.bodies import RefusedError, Submission, check, read_document, read_submission
 
 CONFIG = {
     "search_space": {"model_name": "Qwen/Qwen3-32B-FP8", "hardware_sku": "h200_sxm"},
@@ -57,7 +58,7 @@ def test_other_media_type_is_refused_with_415() -> None:
 
 
 def test_document_beyond_the_limit_is_refused_with_413_before_it_is_complete() -> None:
-    assert refused("application/json", b"x" * MAX_CONFIG_BYTES, b"x", b"never read").status == 413
+    assert refused("application/json", b"x" * settings().max_config_bytes, b"x", b"never read").status == 413
 
 
 def test_multipart_hands_on_configuration_and_trace() -> None:

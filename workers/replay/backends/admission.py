@@ -4,20 +4,24 @@ Source: engine specification, sections 3.2, 3.3, 4.4, 4.7, 5 and 6.
 """
 
 from workers.replay.compiled import inner
-from workers.replay.kv_cache import match, pin, take
+from workers.replay.completion import finish
+from workers.replay.kv_cache import match, pin, release, take
 from workers.replay.state import (
     BACKEND,
     BLOCK_SIZE,
     COMMITTED_PREFILL,
     CONTEXT_LENGTH,
+    DONE,
     FREE_BLOCKS,
     GENERATED,
+    HELD,
     HELD_BLOCKS,
     INACTIVE_BLOCKS,
     NONE,
     NUM_BLOCKS,
     NUM_DRAFTS,
     OUTPUT,
+    PREFILL,
     PREFILL_ISL,
     PREFILL_N,
     PREFILL_PREFIX,
@@ -26,17 +30,18 @@ from workers.replay.state import (
     REFUSED_HEAD,
     REGISTERED,
     RESERVED_BLOCKS,
+    ROLE,
     STATUS,
     TRTLLM,
     WAIT_NEXT,
     blocks_for,
-    finish,
     limits_of,
     note_admission,
     numbers_of,
     ranks_of,
     requests_of,
     run_append,
+    run_remove,
     wait_pop,
     whole_blocks,
 )
@@ -134,3 +139,29 @@ def finish_refused(st, s, end):  # type: ignore[no-untyped-def]
         finish(st, r, REFUSED, end)
         r = after
     rank[s, REFUSED_HEAD] = NONE
+
+
+@inner
+def keep_source(st, s, r, held):  # type: ignore[no-untyped-def]
+    """Prompt r keeps its `held` blocks until the destination runs; TensorRT-LLM takes room for a token more if it can."""
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
+    if limits[BACKEND] == TRTLLM:
+        more = blocks_for(limits, req[r, PROMPT] + 1) - held
+        if 0 < more <= rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]:
+            take(st, s, more)
+            held += more
+    req[r, HELD] = held
+
+
+@inner
+def leave(st, s, r, computed, held, end):  # type: ignore[no-untyped-def]
+    """Running request r is complete: give back its `held` blocks, or keep them for the hand-over of its prompt."""
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
+    run_remove(st, s, r)
+    rank[s, HELD_BLOCKS] -= held
+    rank[s, RESERVED_BLOCKS] -= blocks_for(limits, req[r, PROMPT] + req[r, OUTPUT])
+    if limits[ROLE] == PREFILL:
+        keep_source(st, s, r, held)
+    else:
+        release(st, s, r, computed, held)
+    finish(st, r, DONE, end)

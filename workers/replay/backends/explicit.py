@@ -14,11 +14,14 @@ from workers.replay.backends.admission import (
     find,
     finish_refused,
     is_admissible,
+    leave,
     refuse,
 )
+from workers.replay.backends.destination import next_waiting, run_arrived
 from workers.replay.compiled import inner
 from workers.replay.drafts import accepted_drafts
 from workers.replay.kv_cache import register, release, take
+from workers.replay.router import note_first_token
 from workers.replay.state import (
     ASKED,
     BACKEND,
@@ -32,7 +35,6 @@ from workers.replay.state import (
     DECODE_CONTEXT,
     DECODE_N,
     DEFER,
-    DONE,
     DRAFTED,
     EFFECT,
     FIRST_TOKEN,
@@ -54,6 +56,7 @@ from workers.replay.state import (
     OUTPUT,
     PREFILL_SCHEDULE_INTERVAL,
     PROMPT,
+    RESERVED_AS,
     RESERVED_BLOCKS,
     RUN_HEAD,
     RUN_NEXT,
@@ -62,9 +65,7 @@ from workers.replay.state import (
     SILENT,
     TOKENS,
     TRTLLM,
-    WAIT_HEAD,
     blocks_for,
-    finish,
     limits_of,
     log_gap,
     ranks_of,
@@ -154,8 +155,14 @@ def _admit(st, s, now, budget, defer):  # type: ignore[no-untyped-def]
     """Strictly first come first served; the first head that does not fit ends the phase."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     size = limits[BLOCK_SIZE]
-    while rank[s, NUM_RUNNING] < limits[MAX_SEQS] and rank[s, WAIT_HEAD] != NONE:
-        r = rank[s, WAIT_HEAD]
+    while rank[s, NUM_RUNNING] < limits[MAX_SEQS]:
+        waits_behind, r = next_waiting(st, s)
+        if r == NONE:
+            return
+        if req[r, RESERVED_AS] > 0:
+            run_arrived(st, s, waits_behind, r, now)
+            _schedule(st, s, r, req[r, PROMPT], 0, 0)
+            continue
         if can_never_run(st, r):
             refuse(st, s, r)
             rank[s, EFFECT] = 1
@@ -304,11 +311,7 @@ def commit(st, s, end):  # type: ignore[no-untyped-def]
         length = req[r, PROMPT] + generated
         is_done = generated >= req[r, ASKED] and req[r, COMPUTED] >= length - min(generated, 1)
         if is_done or (context != NONE and generated > 0 and length >= context):
-            run_remove(st, s, r)
-            release(st, s, r, req[r, COMPUTED], req[r, HELD])
-            rank[s, HELD_BLOCKS] -= req[r, HELD]
-            rank[s, RESERVED_BLOCKS] -= blocks_for(limits, req[r, PROMPT] + req[r, OUTPUT])
-            finish(st, r, DONE, end)
+            leave(st, s, r, req[r, COMPUTED], req[r, HELD], end)
         r = after
     finish_refused(st, s, end)
 
@@ -320,6 +323,7 @@ def _stamp(st, r, tokens, end):  # type: ignore[no-untyped-def]
     zero_gaps = tokens - 1
     if generated == 0:
         stamp[r, FIRST_TOKEN] = end
+        note_first_token(st, r)
     else:
         if req[r, SILENT] == 0:
             log_gap(st, end - stamp[r, LAST_TOKEN], 1)

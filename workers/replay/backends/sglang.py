@@ -11,16 +11,19 @@ from workers.replay.backends.sglang_decode import (
     commit_decode,
     plan_decode,
 )
+from workers.replay.backends.sglang_destination import run_arrived
 from workers.replay.backends.sglang_prefill import (
     commit_prefill,
     form_batch,
 )
 from workers.replay.compiled import inner
+from workers.replay.completion import finish
 from workers.replay.radix import (
     OVERFLOW,
 )
 from workers.replay.state import (
     ACTIVE,
+    ARRIVED_HEAD,
     CONTEXT_LENGTH,
     CUTTABLE,
     DECODE_CONTEXT,
@@ -49,7 +52,6 @@ from workers.replay.state import (
     WAIT_HEAD,
     WAIT_NEXT,
     WAIT_TAIL,
-    finish,
     limits_of,
     ranks_of,
     requests_of,
@@ -72,7 +74,10 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
         return 1
     if rank[s, MAY_REFUSE] == 1:
         _refuse_too_long(st, s)
-    if rank[s, NUM_WAITING] > 0 and not _is_gated(st, s):
+    may_prefill = rank[s, NUM_WAITING] > 0 and not _is_gated(st, s)
+    if rank[s, ARRIVED_HEAD] != NONE:
+        run_arrived(st, s, now)
+    if may_prefill and rank[s, WAIT_HEAD] != NONE:
         form_batch(st, s, now)
     steps = 1
     if rank[s, PREFILL_N] > 0:

@@ -7,28 +7,31 @@ from workers.replay.backends.sglang_prefill import (
     chunk_of,
     first_computed,
 )
+from workers.replay.backends.sglang_room import (
+    growth_pages,
+    pages_needed,
+    retract_until_it_fits,
+    room_of,
+)
 from workers.replay.backends.sglang_state import (
     CHUNK_TOKENS,
-    FRESH,
     RESERVED_OUTPUT_LIMIT,
-    RETRACT_STEPS,
     bucket_of,
     end_request,
     leave_decode,
     make_room,
-    radix_tree_of,
-    release,
     remaining_output,
 )
+from workers.replay.backends.sglang_tree import FRESH, radix_tree_of
 from workers.replay.compiled import inner
 from workers.replay.drafts import (
     accepted_drafts,
 )
 from workers.replay.radix import (
-    EVICTABLE_PAGES,
     FREE_PAGES,
     evict,
 )
+from workers.replay.router import note_first_token
 from workers.replay.state import (
     BLOCK_SIZE,
     COMPUTED,
@@ -71,7 +74,6 @@ from workers.replay.state import (
     STALLED,
     STEP,
     WAIT_HEAD,
-    growth_of,
     limits_of,
     log_gap,
     log_stretch,
@@ -82,7 +84,6 @@ from workers.replay.state import (
     sgl_reals_of,
     stamps_of,
     timing_of,
-    wait_push_back,
 )
 from workers.replay.step_lookup import (
     CONSTANT,
@@ -95,9 +96,10 @@ from workers.replay.step_lookup import (
 def plan_decode(st, s):  # type: ignore[no-untyped-def]
     """Start a decode pass of all running requests; returns how often it may be repeated unchanged."""
     limits, rank = limits_of(st), ranks_of(st)
-    _retract_until_it_fits(st, s)
-    if _need(st, s) > _room(st, s):
+    retract_until_it_fits(st, s)
+    if pages_needed(st, s) > room_of(st, s):
         rank[s, EFFECT] = rank[s, RETRACTED]
+        rank[s, STALLED] = 1
         return 1
     n = rank[s, NUM_RUNNING]
     rank[s, DECODE_N] = n
@@ -118,91 +120,6 @@ def plan_decode(st, s):  # type: ignore[no-untyped-def]
     if rank[s, NUM_WAITING] > 0 and n < limits[MAX_SEQS]:
         steps = _steps_until_admission(st, s, steps)
     return steps
-
-
-@inner
-def _room(st, s):  # type: ignore[no-untyped-def]
-    tree = radix_tree_of(st)
-    return tree.nodes[s, FREE_PAGES] + tree.nodes[s, EVICTABLE_PAGES]
-
-
-@inner
-def _growth(st, s, passes):  # type: ignore[no-untyped-def]
-    """New pages that decode pass number `passes` from now (0: the next one) needs: one per request with full pages."""
-    limits, rank, growth = limits_of(st), ranks_of(st), growth_of(st)
-    page = limits[BLOCK_SIZE]
-    return growth[s * page + -(rank[s, STEP] + passes) % page]
-
-
-@inner
-def _need(st, s):  # type: ignore[no-untyped-def]
-    """New pages the next decode pass must be sure of; with speculation for the longest possible bursts."""
-    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    num_drafts = limits[NUM_DRAFTS]
-    page = limits[BLOCK_SIZE]
-    if num_drafts == 0:
-        return _growth(st, s, 0)
-    need = 0
-    r = rank[s, RUN_HEAD]
-    while r != NONE:
-        length = req[r, PROMPT] + req[r, GENERATED]
-        burst = min(1 + num_drafts, req[r, OUTPUT] - req[r, GENERATED])
-        need += (length + burst + page - 1) // page - (length + page - 1) // page
-        r = req[r, RUN_NEXT]
-    return need
-
-
-@inner
-def _retract_until_it_fits(st, s):  # type: ignore[no-untyped-def]
-    """Send requests back to the queue until the others have room, then trust the ratio they have shown so far."""
-    rank, req, real = ranks_of(st), requests_of(st), sgl_reals_of(st)
-    while rank[s, NUM_RUNNING] > 1 and _need(st, s) > _room(st, s):
-        _retract(st, s, _victim(st, s))
-        rank[s, RETRACTED] = 1
-    if rank[s, RETRACTED] == 0:
-        return
-    generated, outputs = 0, 0
-    r = rank[s, RUN_HEAD]
-    while r != NONE:
-        generated += req[r, OUTPUT] - remaining_output(st, s, r)
-        outputs += req[r, OUTPUT]
-        r = req[r, RUN_NEXT]
-    real[s, RATIO] = min(1.0, (generated + RETRACT_STEPS * rank[s, NUM_RUNNING]) / (outputs + 1.0))
-
-
-@inner
-def _victim(st, s):  # type: ignore[no-untyped-def]
-    """The running request with the fewest tokens; of those the longest prompt, of those the last in the list."""
-    rank, req = ranks_of(st), requests_of(st)
-    victim, fewest = NONE, 0
-    r = rank[s, RUN_HEAD]
-    while r != NONE:
-        generated = req[r, OUTPUT] - remaining_output(st, s, r)
-        if victim == NONE or generated < fewest or (generated == fewest and req[r, PROMPT] >= req[victim, PROMPT]):
-            victim, fewest = r, generated
-        r = req[r, RUN_NEXT]
-    return victim
-
-
-@inner
-def _retract(st, s, r):  # type: ignore[no-untyped-def]
-    limits, rank, req, stamp, real, tree = (
-        limits_of(st),
-        ranks_of(st),
-        requests_of(st),
-        stamps_of(st),
-        sgl_reals_of(st),
-        radix_tree_of(st),
-    )
-    page = limits[BLOCK_SIZE]
-    req[r, GENERATED] = req[r, OUTPUT] - remaining_output(st, s, r)
-    if req[r, FRESH] == 0:
-        stamp[r, LAST_TOKEN] = real[s, LAST_DECODE_MS]
-    leave_decode(st, s, r)
-    release(st, s, r, req[r, PROMPT] + req[r, GENERATED])
-    wait_push_back(st, s, r)
-    wanted = (RETRACT_STEPS * rank[s, NUM_RUNNING] + page - 1) // page
-    evict(tree, s, wanted - tree.nodes[s, FREE_PAGES])
 
 
 @inner
@@ -250,11 +167,11 @@ def _next_due(st, s):  # type: ignore[no-untyped-def]
 def _steps_that_fit(st, s, steps):  # type: ignore[no-untyped-def]
     """How many of the next decode passes have room without retraction; the first does."""
     limits, rank = limits_of(st), ranks_of(st)
-    room = _room(st, s)
+    room = room_of(st, s)
     if room >= rank[s, NUM_RUNNING] * (steps // limits[BLOCK_SIZE] + 1):
         return steps
     for passes in range(steps):
-        room -= _growth(st, s, passes)
+        room -= growth_pages(st, s, passes)
         if room < 0:
             return passes
     return steps
@@ -278,12 +195,12 @@ def _steps_until_admission(st, s, steps):  # type: ignore[no-untyped-def]
         _, paged, reserve = chunk_of(st, r, 0, budget)
         least = min(least, paged + reserve)
     page = limits[BLOCK_SIZE]
-    room = _room(st, s) * page
+    room = room_of(st, s) * page
     promised = rank[s, PROMISED]
     fall = rank[s, NUM_RUNNING] - rank[s, NUM_LONG]
     ratio = real[s, RATIO]
     for passes in range(1, steps):
-        room -= _growth(st, s, passes - 1) * page
+        room -= growth_pages(st, s, passes - 1) * page
         promised -= fall
         ratio = max(real[s, RATIO_FLOOR], ratio - real[s, RATIO_FALL])
         if passes >= gate and least < room - ratio * promised + NEAR_TIE:
@@ -307,7 +224,7 @@ def commit_decode(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
         _log_other_gaps(st, s, steps - 1)
     pages = 0
     for passes in range(steps):
-        pages += _growth(st, s, passes)
+        pages += growth_pages(st, s, passes)
     make_room(st, s, pages)
     rank[s, STEP] += steps
     rank[s, CONTEXT_SUM] += n * steps
@@ -352,6 +269,7 @@ def _log_first_gaps(st, s, first_end):  # type: ignore[no-untyped-def]
         req[r, FRESH] = stays_fresh
         if math.isnan(stamp[r, FIRST_TOKEN]):
             stamp[r, FIRST_TOKEN] = first_end
+            note_first_token(st, r)
         else:
             if math.isnan(stamp[r, SECOND_TOKEN]):
                 stamp[r, SECOND_TOKEN] = first_end
@@ -397,7 +315,7 @@ def _commit_bursts(st, s, end):  # type: ignore[no-untyped-def]
     page = limits[BLOCK_SIZE]
     if rank[s, GAP_N] == 0:
         _log_first_gaps(st, s, end)
-    evict(tree, s, _need(st, s) - tree.nodes[s, FREE_PAGES])
+    evict(tree, s, pages_needed(st, s) - tree.nodes[s, FREE_PAGES])
     tokens = 0
     r = rank[s, RUN_HEAD]
     while r != NONE:

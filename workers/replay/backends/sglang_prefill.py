@@ -4,18 +4,15 @@ import math
 
 from workers.replay.backends.sglang_state import (
     CHUNK_TOKENS,
-    END_RUN,
-    FIRST_RUN,
-    LAST_NODE,
     RESERVED_OUTPUT_LIMIT,
-    TREE_PAGES,
     end_request,
     join_decode,
+    keep_source,
     make_room,
     publish,
-    radix_tree_of,
     remaining_output,
 )
+from workers.replay.backends.sglang_tree import END_RUN, FIRST_RUN, LAST_NODE, TREE_PAGES, radix_tree_of
 from workers.replay.compiled import inner
 from workers.replay.radix import (
     EVICTABLE_PAGES,
@@ -25,6 +22,7 @@ from workers.replay.radix import (
     matched_pages,
     unlock,
 )
+from workers.replay.router import note_first_token
 from workers.replay.state import (
     BLOCK_SIZE,
     CACHING,
@@ -43,12 +41,14 @@ from workers.replay.state import (
     NUM_RUNNING,
     NUM_WAITING,
     OUTPUT,
+    PREFILL,
     PREFILL_ISL,
     PREFILL_N,
     PREFILL_PREFIX,
     PROMISED,
     PROMPT,
     RATIO,
+    ROLE,
     RUN_HEAD,
     RUN_NEXT,
     SECOND_TOKEN,
@@ -211,7 +211,9 @@ def commit_prefill(st, s, end):  # type: ignore[no-untyped-def]
             req[r, COMPUTED] = 0
             if remaining == 1 or (remaining > 1 and fits):
                 _give_token(st, r, end)
-            if remaining <= 1:
+            if remaining <= 1 and limits[ROLE] == PREFILL:
+                keep_source(st, s, r, end)
+            elif remaining <= 1:
                 end_request(st, s, r, computed, end)
             else:
                 join_decode(st, s, r)
@@ -224,6 +226,7 @@ def _give_token(st, r, end):  # type: ignore[no-untyped-def]
     req, stamp = requests_of(st), stamps_of(st)
     if req[r, GENERATED] == 0:
         stamp[r, FIRST_TOKEN] = end
+        note_first_token(st, r)
     else:
         log_gap(st, end - stamp[r, LAST_TOKEN], 1)
         if math.isnan(stamp[r, SECOND_TOKEN]):

@@ -2,21 +2,22 @@
 
 import numpy as np
 
+from workers.replay.backends.sglang_tree import END_RUN, FIRST_RUN, FRESH, LAST_NODE, TREE_PAGES, radix_tree_of
 from workers.replay.compiled import inner
+from workers.replay.completion import finish
 from workers.replay.fleet import Pool
 from workers.replay.page_runs import (
     page_runs,
 )
 from workers.replay.radix import (
+    EVICTABLE_PAGES,
     FREE_PAGES,
-    RadixTree,
     evict,
     insert_prefix,
     new_tree,
     unlock,
 )
 from workers.replay.state import (
-    BEFORE,
     BLOCK_SIZE,
     CACHING,
     CONTEXT_SUM,
@@ -25,6 +26,7 @@ from workers.replay.state import (
     DUE_PREV,
     DUE_STEP,
     GENERATED,
+    HELD,
     LAST_TOKEN,
     MAY_REFUSE,
     NEXT_DUE,
@@ -42,13 +44,9 @@ from workers.replay.state import (
     RATIO_START,
     RESIDUE,
     RING_MASK,
-    SPARE_A,
-    SPARE_B,
-    SPARE_C,
     STEP,
-    TOKENS,
     State,
-    finish,
+    blocks_for,
     growth_of,
     limits_of,
     ranks_of,
@@ -56,18 +54,10 @@ from workers.replay.state import (
     ring_of,
     run_append,
     run_remove,
-    sgl_counters_of,
-    sgl_nodes_of,
     sgl_runs_of,
-    sgl_slots_of,
     stamps_of,
 )
 from workers.traffic.requests import RequestBatch
-
-# Columns of `requests` that belong to the backend in use. LAST_NODE: end of the request's locked path in the radix
-# tree, TREE_PAGES: its pages. FRESH: 1 while a running request has not been in a decode pass. FIRST_RUN, END_RUN: rows
-# of its content in `sgl_runs`.
-LAST_NODE, TREE_PAGES, FRESH, FIRST_RUN, END_RUN = SPARE_A, SPARE_B, SPARE_C, BEFORE, TOKENS
 
 CHUNK_TOKENS = 8192
 RESERVED_OUTPUT_LIMIT = 4096
@@ -99,12 +89,6 @@ def add_sglang(st: State, pool: Pool, batch: RequestBatch, node_capacity: int | 
     reals[:, RATIO_FLOOR] = FLOOR_OF_START * start
     reals[:, RATIO_FALL] = FALL_OF_START * start / FALL_PASSES
     st["sgl_reals"] = reals
-
-
-@inner
-def radix_tree_of(st):  # type: ignore[no-untyped-def]
-    """The radix trees of all ranks; engine number = rank number."""
-    return RadixTree(sgl_nodes_of(st), sgl_slots_of(st), sgl_counters_of(st))
 
 
 @inner
@@ -164,6 +148,20 @@ def end_request(st, s, r, tokens, end):  # type: ignore[no-untyped-def]
     release(st, s, r, tokens)
     if req[r, OUTPUT] > 0:
         stamp[r, LAST_TOKEN] = end
+    finish(st, r, DONE, end)
+
+
+@inner
+def keep_source(st, s, r, end):  # type: ignore[no-untyped-def]
+    """Prompt r is computed: its pages stay until the destination runs, with a slot for one token if there is room."""
+    limits, req, tree = limits_of(st), requests_of(st), radix_tree_of(st)
+    tokens = req[r, PROMPT] + 1
+    more = blocks_for(limits, tokens) - blocks_for(limits, tokens - 1)
+    if more <= tree.nodes[s, FREE_PAGES] + tree.nodes[s, EVICTABLE_PAGES]:
+        make_room(st, s, more)
+    else:
+        tokens -= 1
+    req[r, HELD] = tokens
     finish(st, r, DONE, end)
 
 

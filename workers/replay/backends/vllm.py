@@ -16,11 +16,14 @@ from workers.replay.backends.admission import (
     find,
     finish_refused,
     is_admissible,
+    leave,
     refuse,
 )
 from workers.replay.backends.decoding import growth_of_step, schedule, steps_that_fit, unschedule
+from workers.replay.backends.destination import next_waiting, run_arrived
 from workers.replay.compiled import inner
 from workers.replay.kv_cache import register, release, take
+from workers.replay.router import note_first_token
 from workers.replay.state import (
     BLOCK_SIZE,
     CHUNKED,
@@ -29,7 +32,6 @@ from workers.replay.state import (
     CUTTABLE,
     DECODE_CONTEXT,
     DECODE_N,
-    DONE,
     DUE_NEXT,
     DUE_STEP,
     EFFECT,
@@ -38,6 +40,7 @@ from workers.replay.state import (
     FREE_BLOCKS,
     GAP_N,
     GENERATED,
+    GIVEN_UP,
     HELD_BLOCKS,
     INACTIVE_BLOCKS,
     LAST_TOKEN,
@@ -56,6 +59,7 @@ from workers.replay.state import (
     PREFILL_N,
     PREFILL_PREFIX,
     PROMPT,
+    RESERVED_AS,
     RESERVED_BLOCKS,
     RESIDUE,
     RING_MASK,
@@ -70,10 +74,10 @@ from workers.replay.state import (
     YOUNG_NEXT,
     beyond_block,
     blocks_for,
-    finish,
     growth_of,
     limits_of,
     log_gap,
+    numbers_of,
     ranks_of,
     requests_of,
     ring_of,
@@ -169,7 +173,7 @@ def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
         rank[s, CONTEXT_SUM] -= req[r, PROMPT] + req[r, OUTPUT]
         req[r, GENERATED] = req[r, OUTPUT]
         stamp[r, LAST_TOKEN] = end
-        _leave(st, s, r, req[r, PROMPT] + req[r, OUTPUT] - 1, end)
+        leave(st, s, r, req[r, PROMPT] + req[r, OUTPUT] - 1, blocks_for(limits, req[r, PROMPT] + req[r, OUTPUT] - 1), end)
         r = after
     r = rank[s, NEW_HEAD]
     while r != NONE:
@@ -206,9 +210,11 @@ def _stretch(st, s, decoding):  # type: ignore[no-untyped-def]
 def _is_head_blocked(st, s, budget):  # type: ignore[no-untyped-def]
     """True when nothing can be taken from the waiting queue before a running request leaves."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    r = rank[s, WAIT_HEAD]
+    _, r = next_waiting(st, s)
     if r == NONE or rank[s, NUM_RUNNING] >= limits[MAX_SEQS]:
         return True
+    if req[r, RESERVED_AS] > 0:
+        return False
     if can_never_run(st, r):
         return False
     length = req[r, PROMPT] + req[r, GENERATED]
@@ -267,9 +273,17 @@ def _admit(st, s, budget, now):  # type: ignore[no-untyped-def]
     size = limits[BLOCK_SIZE]
     changed = False
     while rank[s, NUM_RUNNING] < limits[MAX_SEQS]:
-        r = rank[s, WAIT_HEAD]
+        before, r = next_waiting(st, s)
         if r == NONE:
             break
+        if req[r, RESERVED_AS] > 0:
+            # It would decode behind a partly computed prompt, which only `explicit` can do.
+            if rank[s, PARTIAL] != NONE:
+                numbers_of(st)[GIVEN_UP] = 1
+            run_arrived(st, s, before, r, now)
+            _compute(st, s, r, req[r, PROMPT], req[r, PROMPT])
+            changed = True
+            continue
         if can_never_run(st, r):
             refuse(st, s, r)
             changed = True
@@ -352,6 +366,7 @@ def _first_token(st, s, r, end):  # type: ignore[no-untyped-def]
     if generated < req[r, OUTPUT]:
         if generated == 0:
             stamp[r, FIRST_TOKEN] = end
+            note_first_token(st, r)
         else:
             log_gap(st, end - stamp[r, LAST_TOKEN], 1)
             if generated == 1:
@@ -360,22 +375,10 @@ def _first_token(st, s, r, end):  # type: ignore[no-untyped-def]
         req[r, GENERATED] = generated
         stamp[r, LAST_TOKEN] = end
     if generated >= req[r, OUTPUT]:
-        _leave(st, s, r, computed, end)
+        leave(st, s, r, computed, blocks_for(limits_of(st), computed), end)
         return
     if generated == 1:
         req[r, YOUNG] = 1
         req[r, YOUNG_NEXT] = rank[s, YOUNG_HEAD]
         rank[s, YOUNG_HEAD] = r
     schedule(st, s, r, computed + 1)
-
-
-@inner
-def _leave(st, s, r, computed, end):  # type: ignore[no-untyped-def]
-    """Request r is complete: give back its blocks."""
-    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    run_remove(st, s, r)
-    held = blocks_for(limits, computed)
-    release(st, s, r, computed, held)
-    rank[s, HELD_BLOCKS] -= held
-    rank[s, RESERVED_BLOCKS] -= blocks_for(limits, req[r, PROMPT] + req[r, OUTPUT])
-    finish(st, r, DONE, end)

@@ -18,7 +18,7 @@ from workers.traffic.trace_rows import read_rows
 PROBES = ("K01-kv-default", "K02-kv-prefill-scale8", "K03-kv-scale0", "K04-kv-credit0")
 
 
-def _batch(probe: dict[str, Any]) -> RequestBatch:
+def batch_of(probe: dict[str, Any]) -> RequestBatch:
     text = b"\n".join(orjson.dumps(row) for row in probe["trace"])
     return mooncake_batch(read_rows(text, 64), TraceDrive(trace_block_size=64))
 
@@ -28,7 +28,7 @@ def test_requests_go_where_the_peer_sends_them_by_cache_and_load(name: str) -> N
     probe = files.case("traffic-probes", name)
     pool = Pool("agg", "vllm", 2, 1, 1, 100_000, 64, 8192, 256, FixedTimes(100.0, 10.0))
 
-    seen = replay(Fleet(agg=pool, router=KvRouter(**probe["config"]["router_config"])), _batch(probe))
+    seen = replay(Fleet(agg=pool, router=KvRouter(**probe["config"]["router_config"])), batch_of(probe))
 
     for request, relation, other in probe["relations"]:
         assert (seen.worker[request] == seen.worker[other]) == (relation == "same_worker"), (request, other)

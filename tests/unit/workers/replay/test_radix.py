@@ -65,7 +65,7 @@ class Twins:
         room = self.tree.nodes[ENGINE, [FREE_PAGES, EVICTABLE_PAGES]] * self.page
         assert room.tolist() == [self.plain_free, self.plain.evictable]
         for request, tokens in enumerate(self.tokens):
-            assert self.matched(request, self.pages(request)) * self.page == self.plain.matched(tokens)
+            assert self.matched(request, self.pages(request)) * self.page == self.plain.peek(tokens)
 
     def matched(self, request: int, limit: int) -> int:
         """Cached pages among the first `limit`, according to the compiled tree."""

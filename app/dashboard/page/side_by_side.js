@@ -1,0 +1,88 @@
+// What one candidate and two compared candidates are shown with: metrics, knobs, latencies and the course of the replay.
+
+import { courseConfig, figure, groupsConfig } from "./charts.js";
+import { el, plainTable } from "./dom.js";
+import { change, knobs, number } from "./format.js";
+import { direction, LATENCIES, mainMetrics, metricLabel, objectiveLabel, objectiveUnit, otherMetrics, PERCENTILES, sense, verdict } from "./metrics.js";
+
+const SIGNS = { better: "▲ better", worse: "▼ worse", same: "same", "": "" };
+
+/** Objectives and metrics of a candidate beside another's; `middle(of)` gives a median to set beside them, if any. */
+export function metricTables([left, right], [leftName, rightName], middle = null) {
+  const objectives = Object.keys(left.objectives).map((name) => line(
+    `${objectiveLabel(name)}, ${objectiveUnit(name)}`, left.objectives[name], right?.objectives[name], middle?.((each) => each.objectives[name]), name, sense(name)));
+  const metrics = (names) => names.map((name) => line(
+    metricLabel(name), left.metrics[name], right?.metrics[name], middle?.((each) => each.metrics[name]), name, direction(name)));
+  const head = ["Metric", leftName, ...(right ? [rightName, "Difference", "So it is"] : []), ...(middle ? ["Median of the ranking", "Against it"] : [])];
+  const numbers = head.map((_, place) => place).slice(1);
+  return [
+    plainTable("Objectives and main metrics", head, [...objectives, ...metrics(mainMetrics(left.metrics))], numbers),
+    el("details", {}, el("summary", {}, "The other metrics"), plainTable("Other metrics", head, metrics(otherMetrics(left.metrics)), numbers)),
+  ];
+
+  function line(label, value, other, mid, name, way) {
+    const said = right ? verdict(name, value, other, way) : "";
+    return [
+      label, number(value),
+      ...(right ? [number(other), change(value, other), el("span", { class: said || null }, SIGNS[said])] : []),
+      ...(middle ? [number(mid), change(value, mid)] : []),
+    ];
+  }
+}
+
+/** The knobs in which two deployments differ: [name, value of the left, value of the right]. */
+export function knobDifferences(left, right) {
+  const [mine, theirs] = [knobs(left.deployment), knobs(right.deployment)];
+  const names = [...new Set([...mine.keys(), ...theirs.keys()])].filter((name) => mine.get(name) !== theirs.get(name));
+  return names.map((name) => [name.replaceAll("_", " "), mine.get(name) ?? "–", theirs.get(name) ?? "–"]);
+}
+
+/** The same as a table. */
+export function knobTable(left, right, [leftName, rightName]) {
+  const rows = knobDifferences(left, right);
+  return rows.length ? plainTable("Knobs that differ", ["Knob", leftName, rightName], rows, [1, 2]) : el("p", {}, "Their knobs are the same.");
+}
+
+/** Latency percentiles of candidates as bars, and as a table. candidates: [[name, metrics]]. */
+export function latencies(candidates) {
+  const figures = LATENCIES.map(([stem, label]) => {
+    const chart = figure(label, groupsConfig, "small");
+    return { chart, draw: () => chart.draw({
+      groups: PERCENTILES,
+      series: candidates.map(([name, metrics]) => ({ name, values: PERCENTILES.map((each) => metrics[`${each}_${stem}`]) })),
+      yTitle: "ms",
+    }, `${label} by percentile; the table below has the figures.`) };
+  });
+  const rows = LATENCIES.flatMap(([stem, label]) => candidates.map(([name, metrics]) => [
+    candidates.length > 1 ? `${label}: ${name}` : label, ...["mean", ...PERCENTILES, "max"].map((each) => number(metrics[`${each}_${stem}`])),
+  ]));
+  return {
+    node: el("div", {}, el("div", { class: "charts" }, figures.map(({ chart }) => chart.node)),
+      plainTable("Latencies, ms", ["Latency", "mean", ...PERCENTILES, "max"], rows, [1, 2, 3, 4, 5, 6, 7])),
+    draw: () => figures.forEach(({ draw }) => draw()),
+  };
+}
+
+const COURSES = [["In flight", "in_flight", "requests", 1], ["Queued", "queued", "requests", 1], ["KV cache in use", "kv_used_ratio", "%", 100], ["Output", "output_tok_s", "tok/s", 1]];
+
+/** The course of the replay of one or more candidates. reports: [[name, timeline]]. */
+export function courses(reports) {
+  const known = reports.filter(([, timeline]) => timeline?.edge_ms?.length > 1);
+  if (!known.length) return { node: el("p", { class: "notice" }, "This replay took no time, so it has no course."), draw: () => {} };
+  const figures = groupsOf(known).map(({ caption, series, unit }) => {
+    const chart = figure(caption, courseConfig);
+    return { chart, draw: () => chart.draw({ series, yTitle: unit }, `${caption} over the time of the replay.`) };
+  });
+  return { node: el("div", { class: "charts" }, figures.map(({ chart }) => chart.node)), draw: () => figures.forEach(({ draw }) => draw()) };
+}
+
+function groupsOf(known) {
+  const points = ([, timeline], member, factor) => timeline[member].map((value, bucket) => ({
+    x: (timeline.edge_ms[bucket] + timeline.edge_ms[bucket + 1]) / 2000, y: value * factor,
+  }));
+  if (known.length > 1) {
+    return COURSES.map(([caption, member, unit, factor]) => ({ caption, unit, series: known.map((each) => ({ name: each[0], points: points(each, member, factor) })) }));
+  }
+  const [flight, queued, ...rest] = COURSES.map(([caption, member, unit, factor]) => ({ caption, unit, series: [{ name: caption, points: points(known[0], member, factor) }] }));
+  return [{ caption: "Requests in flight and queued", unit: flight.unit, series: [...flight.series, ...queued.series] }, ...rest];
+}

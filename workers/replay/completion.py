@@ -1,0 +1,102 @@
+"""Ends of requests: what is stamped, and what follows: the next turn of a session, a free slot, a hand-over."""
+
+import numpy as np
+
+from workers.replay.compiled import inner
+from workers.replay.router import note_end
+from workers.replay.state import (
+    DELAY,
+    DONE,
+    END,
+    FREED_NOW,
+    HAS_NEXT,
+    LAST_END,
+    NONE,
+    NUM_DONE,
+    PREFILL,
+    PREFILLED_HEAD,
+    PREFILLED_TAIL,
+    ROLE,
+    STATUS,
+    THINKING,
+    WAIT_NEXT,
+    limits_of,
+    moments_of,
+    numbers_of,
+    requests_of,
+    stamps_of,
+    thinkers_of,
+)
+
+
+@inner
+def finish(st, r, status, end):  # type: ignore[no-untyped-def]
+    """Request r is over (DONE or REFUSED) at `end`: stamp it, queue its session's next turn or free its slot.
+
+    In a prefill pool it is over for this pool only and joins the chain of prompts to hand over.
+    """
+    number, moment, req, stamp = numbers_of(st), moments_of(st), requests_of(st), stamps_of(st)
+    req[r, STATUS] = status
+    stamp[r, END] = end
+    number[NUM_DONE] += 1
+    note_end(st, r, status)
+    if limits_of(st)[ROLE] == PREFILL:
+        _note_prefilled(st, r)
+        return
+    if status == DONE:
+        moment[LAST_END] = max(moment[LAST_END], end)
+    if req[r, HAS_NEXT] == 1:
+        _think(st, end + stamp[r + 1, DELAY], r + 1)
+    else:
+        number[FREED_NOW] += 1
+
+
+@inner
+def _note_prefilled(st, r):  # type: ignore[no-untyped-def]
+    number, req = numbers_of(st), requests_of(st)
+    req[r, WAIT_NEXT] = NONE
+    if number[PREFILLED_TAIL] == NONE:
+        number[PREFILLED_HEAD] = r
+    else:
+        req[number[PREFILLED_TAIL], WAIT_NEXT] = r
+    number[PREFILLED_TAIL] = r
+
+
+@inner
+def _think(st, when, r):  # type: ignore[no-untyped-def]
+    number, heap = numbers_of(st), thinkers_of(st)
+    i = number[THINKING]
+    number[THINKING] += 1
+    while i > 0:
+        parent = (i - 1) >> 1
+        if heap[parent, 0] < when or (heap[parent, 0] == when and heap[parent, 1] < r):
+            break
+        heap[i, 0], heap[i, 1] = heap[parent, 0], heap[parent, 1]
+        i = parent
+    heap[i, 0], heap[i, 1] = when, r
+
+
+@inner
+def next_thinker(st):  # type: ignore[no-untyped-def]
+    """Remove and return the follow-up turn with the earliest release; ties by request index."""
+    number, heap = numbers_of(st), thinkers_of(st)
+    top = np.int64(heap[0, 1])
+    number[THINKING] -= 1
+    size = number[THINKING]
+    when, r = heap[size, 0], heap[size, 1]
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= size:
+            break
+        other = child + 1
+        if other < size and (
+            heap[other, 0] < heap[child, 0] or (heap[other, 0] == heap[child, 0] and heap[other, 1] < heap[child, 1])
+        ):
+            child = other
+        if heap[child, 0] > when or (heap[child, 0] == when and heap[child, 1] > r):
+            break
+        heap[i, 0], heap[i, 1] = heap[child, 0], heap[child, 1]
+        i = child
+    heap[i, 0], heap[i, 1] = when, r
+    return top

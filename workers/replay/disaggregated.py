@@ -1,0 +1,154 @@
+"""Replay a batch on prefill and decode pools: the states of both, their compiled clock, and what happened.
+
+Every request is in both states: as a one-token request in the prefill pool's, with all its tokens in the decode pool's.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.errors import ReasonCode, StuckError, UnsupportedError
+from workers.replay import handoff_loop, passes, state
+from workers.replay.arrays import build, facts_of, lengthen_gap_log
+from workers.replay.drafts import extend_draws, needs_draws
+from workers.replay.fleet import Fleet, Pool, Transfer
+from workers.replay.state import State
+from workers.replay.step_table import StepTable, step_table
+from workers.traffic.requests import RequestBatch
+
+_EVENTS_BETWEEN_CHECKS = 1 << 16
+_KEPT_PROMPTS = 16
+_ENDS = (passes.FINISHED, passes.STUCK, handoff_loop.NEED_EXPLICIT, handoff_loop.NEED_RADIX_NODES)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One pool of a disaggregated fleet, its step times and its state."""
+
+    pool: Pool
+    table: StepTable
+    st: State
+
+
+def pools_of(fleet: Fleet) -> tuple[Pool, Pool]:
+    """(prefill, decode). Raises: UnsupportedError for combinations that cannot hand over."""
+    prefill, decode = fleet.prefill, fleet.decode
+    if prefill is None or decode is None:
+        raise UnsupportedError(ReasonCode.REPLAY_ERROR, "a fleet has either aggregated or prefill and decode engines")
+    if prefill.backend != decode.backend:
+        detail = f"{prefill.backend} cannot hand over to {decode.backend}: both roles need the same backend"
+        raise UnsupportedError(ReasonCode.BACKEND_CANNOT_RUN_SHAPE, detail)
+    return prefill, decode
+
+
+def replay_both(fleet: Fleet, batch: RequestBatch, check_stop: Callable[[], None]) -> tuple[Side, Side]:
+    """(prefill, decode) after the replay. Raises: StuckError, UnsupportedError; whatever `check_stop` raises."""
+    sides = _finished(fleet, batch, None, check_stop)
+    if batch.stop_after_ms is not None:
+        # A second run leaves out the token gaps of what the limit cuts off.
+        sides = _finished(fleet, batch, sides[1].st["requests"][:, state.STATUS] == state.WAITING, check_stop)
+    sides[1].st["numbers"][state.COMMITTED_PREFILL] += sides[0].st["numbers"][state.COMMITTED_PREFILL]
+    return sides
+
+
+def _finished(
+    fleet: Fleet, batch: RequestBatch, silent: NDArray[np.bool_] | None, check_stop: Callable[[], None]
+) -> tuple[Side, Side]:
+    """Both sides after one whole run, started anew when it asks for it."""
+    pools = pools_of(fleet)
+    explicit, radix_nodes = False, None
+    while True:
+        sides = _sides(fleet, pools, batch, radix_nodes)
+        dec = sides[1].st
+        if explicit:
+            dec["limits"][state.EXPLICIT] = 1
+        if silent is not None:
+            dec["requests"][:, state.SILENT] = silent
+        code = _drive(sides, facts_of(batch).has_few_shapes, check_stop)
+        if code == passes.FINISHED:
+            return sides
+        if code == passes.STUCK:
+            raise StuckError(ReasonCode.REPLAY_STUCK, f"no progress at {dec['moments'][state.NOW]} ms")
+        explicit |= code == handoff_loop.NEED_EXPLICIT
+        if code == handoff_loop.NEED_RADIX_NODES:
+            radix_nodes = 2 * max(len(side.st["sgl_nodes"]) for side in sides)
+
+
+def _sides(
+    fleet: Fleet, pools: tuple[Pool, Pool], batch: RequestBatch, radix_nodes: int | None
+) -> tuple[Side, Side]:
+    """Both sides at time 0."""
+    prefill, decode = pools
+    pre = build(prefill, prompts_of(batch), radix_nodes, fleet.router)
+    dec = build(decode, batch, radix_nodes, fleet.router)
+    _add_handoffs(dec, fleet.transfer, prefill.replicas * prefill.attention_dp)
+    sides = Side(prefill, step_table(prefill.step_times), pre), Side(decode, step_table(decode.step_times), dec)
+    for side in sides:
+        side.st["numbers"][state.LAST_REPLICA] = side.pool.replicas
+        side.st["numbers"][state.SESSION_STRIDE] = 1
+        if needs_draws(side.pool):
+            extend_draws(side.st, side.pool)
+    return sides
+
+
+_prompts: dict[int, tuple[RequestBatch, RequestBatch]] = {}
+
+
+def prompts_of(batch: RequestBatch) -> RequestBatch:
+    """The same requests with one output token each; kept, as candidates share batches."""
+    kept = _prompts.get(id(batch))
+    if kept is None or kept[0] is not batch:
+        while len(_prompts) >= _KEPT_PROMPTS:
+            del _prompts[next(iter(_prompts))]
+        kept = _prompts[id(batch)] = (batch, replace(batch, output_tokens=np.ones_like(batch.output_tokens)))
+    return kept[1]
+
+
+def _add_handoffs(dec: State, transfer: Transfer, num_sources: int) -> None:
+    """Fill the hand-over's arrays at time 0."""
+    num = len(dec["requests"])
+    dec["handoffs"] = np.full((num, state.NUM_HANDOFF_COLUMNS), state.NONE, dtype=np.int64)
+    dec["lands"] = np.full(num, np.inf)
+    dec["targets"] = np.full((len(dec["ranks"]), state.NUM_TARGET_COLUMNS), state.NONE, dtype=np.int64)
+    dec["targets"][:, state.MAY_SERVE] = 0
+    dec["sources"] = np.full((num_sources, state.NUM_SOURCE_COLUMNS), state.NONE, dtype=np.int64)
+    rates = np.zeros(state.NUM_TRANSFER)
+    rates[state.TOKEN_BYTES], rates[state.GB_PER_S] = transfer.bytes_per_token or 0.0, transfer.bandwidth_gb_per_s or 0.0
+    rates[state.MISSING_ONLY] = float(transfer.timing == "destination_missing")
+    dec["transfer"] = rates
+
+
+def _drive(sides: tuple[Side, Side], exact: bool, check_stop: Callable[[], None]) -> int:
+    """Call the compiled clock until it has finished, is stuck or has to start anew; answer its other questions."""
+    pre, dec = sides[0].st, sides[1].st
+    number = dec["numbers"]
+    while True:
+        for side in sides:
+            side.table.lend_to(side.st, exact)
+        number[state.EVENTS_LEFT] = _EVENTS_BETWEEN_CHECKS
+        code = handoff_loop.run(pre.book, dec.book)
+        if code in _ENDS:
+            return int(code)
+        _answer(code, sides[int(number[state.ASKING])], exact)
+        check_stop()
+
+
+def _answer(code: int, side: Side, exact: bool) -> None:
+    st = side.st
+    n, a, b = (int(st["numbers"][i]) for i in (state.MISS_N, state.MISS_A, state.MISS_B))
+    if code == passes.NEED_PREFILL:
+        side.table.learn_prefill(n, a, b)
+    elif code == passes.NEED_DECODE:
+        side.table.learn_decode(n, a, b, exact)
+    elif code == passes.NEED_DRAWS:
+        extend_draws(st, side.pool)
+    elif code == passes.GROW_GAPS:
+        lengthen_gap_log(st)
+
+
+def mark_arrived(pre: Side, dec: Side) -> None:
+    """For the report: a request that only the prefill pool has seen has arrived too."""
+    workers = dec.st["requests"][:, state.WORKER]
+    np.maximum(workers, pre.st["requests"][:, state.WORKER], out=workers)

@@ -1,0 +1,302 @@
+"""Hand-over of requests from prefill to decode engines: destinations, transfers, activations, releases of the source.
+
+Two states, address books `pre` and `dec`, hold the same requests: their prompts as one-token requests of the prefill pool,
+and their tokens in the decode pool, which also keeps releases, sessions and the hand-over itself. vLLM and TensorRT-LLM
+choose the source first, SGLang the destination. Lists are chained through columns of `handoffs`:
+
+    REQUEST_*   per decode rank, first come first served: requests that want room there
+    TRAVEL_*    per decode rank: transfers by (instant of landing, PLACE)
+    FREE_*      per prefill rank: prompts whose destination runs, by the order in which they were computed
+
+Source: traffic specification, sections 1 and 5.
+"""
+
+import numpy as np
+
+from workers.replay.backends import destination, sglang_destination
+from workers.replay.compiled import inner
+from workers.replay.passes import walk_group
+from workers.replay.router import is_routed, pick
+from workers.replay.state import (
+    ADMISSIONS,
+    BACKEND,
+    BLOCK_SIZE,
+    BUSY,
+    CACHED_TOKENS,
+    DP_RANK,
+    FIRST_ADMIT,
+    FIRST_REUSED,
+    FREE_HEAD,
+    FREE_NEXT,
+    FREE_PREV,
+    FREE_TAIL,
+    GB_PER_S,
+    MAX_REUSED,
+    MAY_SERVE,
+    MISSING_ONLY,
+    NONE,
+    NOW,
+    NUM_DP,
+    NUM_PREFILLED,
+    PASS_END,
+    PASS_START,
+    PHASE,
+    PLACE,
+    PREFILLED_AS,
+    PROMPT,
+    REPEATS,
+    REQUEST_HEAD,
+    REQUEST_NEXT,
+    REQUEST_TAIL,
+    ROUTED,
+    SGLANG,
+    SOURCE,
+    TARGET,
+    TOKEN_BYTES,
+    TRAVEL_HEAD,
+    TRAVEL_NEXT,
+    TRAVEL_PREV,
+    TRAVEL_TAIL,
+    WORKER,
+    blocks_for,
+    handoffs_of,
+    lands_of,
+    limits_of,
+    moments_of,
+    numbers_of,
+    passes_of,
+    ranks_of,
+    requests_of,
+    sources_of,
+    stamps_of,
+    targets_of,
+    transfer_of,
+    wait_push_back,
+)
+
+
+@inner
+def is_destination_first(dec):  # type: ignore[no-untyped-def]
+    return limits_of(dec)[BACKEND] == SGLANG
+
+
+@inner
+def is_busy(st, s):  # type: ignore[no-untyped-def]
+    """True while the replica of rank s is in a pass."""
+    num_dp = limits_of(st)[NUM_DP]
+    return ranks_of(st)[s - s % num_dp, PHASE] == BUSY
+
+
+@inner
+def route(st, r):  # type: ignore[no-untyped-def]
+    """The rank that serves request r: by cost, or round robin over all ranks of the pool, replica by replica."""
+    number, req = numbers_of(st), requests_of(st)
+    num_dp = limits_of(st)[NUM_DP]
+    if is_routed(st):
+        s = pick(st, r)
+    else:
+        s = number[ROUTED] % ranks_of(st).shape[0]
+        number[ROUTED] += 1
+    req[r, WORKER] = s // num_dp
+    req[r, DP_RANK] = s % num_dp
+    return s
+
+
+@inner
+def queue_prompt(pre, dec, r):  # type: ignore[no-untyped-def]
+    """Request r waits at a prefill rank."""
+    s = route(pre, r)
+    handoffs_of(dec)[r, SOURCE] = s
+    wait_push_back(pre, s, r)
+
+
+@inner
+def request_destination(pre, dec, r):  # type: ignore[no-untyped-def]
+    """Request r waits for room on a decode rank; one between passes serves the head of its queue at once."""
+    handoff, target = handoffs_of(dec), targets_of(dec)
+    t = route(dec, r)
+    handoff[r, TARGET] = t
+    handoff[r, REQUEST_NEXT] = NONE
+    if target[t, REQUEST_TAIL] == NONE:
+        target[t, REQUEST_HEAD] = r
+    else:
+        handoff[target[t, REQUEST_TAIL], REQUEST_NEXT] = r
+    target[t, REQUEST_TAIL] = r
+    if not is_busy(dec, t):
+        _reserve_head(pre, dec, t)
+
+
+@inner
+def _reserve_head(pre, dec, t):  # type: ignore[no-untyped-def]
+    """Give the first request in the queue of decode rank t its room; False if it must wait."""
+    handoff, target = handoffs_of(dec), targets_of(dec)
+    r = target[t, REQUEST_HEAD]
+    if is_destination_first(dec):
+        cached = sglang_destination.reserve(dec, t, r)
+    else:
+        cached = destination.reserve(dec, t, r)
+    if cached == NONE:
+        return False
+    target[t, REQUEST_HEAD] = handoff[r, REQUEST_NEXT]
+    if target[t, REQUEST_HEAD] == NONE:
+        target[t, REQUEST_TAIL] = NONE
+    handoff[r, CACHED_TOKENS] = cached
+    if is_destination_first(dec):
+        queue_prompt(pre, dec, r)
+    else:
+        depart(dec, r)
+    return True
+
+
+@inner
+def transfer_ms(dec, r):  # type: ignore[no-untyped-def]
+    """Duration of the transfer of prompt r, ms."""
+    rate = transfer_of(dec)
+    if rate[TOKEN_BYTES] == 0.0 or rate[GB_PER_S] == 0.0:
+        return 0.0
+    tokens = np.int64(requests_of(dec)[r, PROMPT])
+    if rate[MISSING_ONLY] != 0.0:
+        limits = limits_of(dec)
+        tokens = blocks_for(limits, tokens) * limits[BLOCK_SIZE] - handoffs_of(dec)[r, CACHED_TOKENS]
+    return tokens * rate[TOKEN_BYTES] / (rate[GB_PER_S] * 1e9) * 1000.0
+
+
+@inner
+def depart(dec, r):  # type: ignore[no-untyped-def]
+    """The KV of request r leaves its source now: insert it among the transfers, nearly always at the end."""
+    handoff, target, lands = handoffs_of(dec), targets_of(dec), lands_of(dec)
+    duration = transfer_ms(dec, r)
+    t = handoff[r, TARGET]
+    lands[r] = moments_of(dec)[NOW] + duration
+    # Transfers without duration keep the order of departure.
+    handoff[r, PLACE] = r if duration > 0.0 else 0
+    before, after = target[t, TRAVEL_TAIL], NONE
+    while before != NONE and (
+        lands[before] > lands[r] or (lands[before] == lands[r] and handoff[before, PLACE] > handoff[r, PLACE])
+    ):
+        before, after = handoff[before, TRAVEL_PREV], before
+    handoff[r, TRAVEL_PREV], handoff[r, TRAVEL_NEXT] = before, after
+    if before == NONE:
+        target[t, TRAVEL_HEAD] = r
+    else:
+        handoff[before, TRAVEL_NEXT] = r
+    if after == NONE:
+        target[t, TRAVEL_TAIL] = r
+    else:
+        handoff[after, TRAVEL_PREV] = r
+
+
+@inner
+def note_prefilled(pre, dec, r):  # type: ignore[no-untyped-def]
+    """The prompt of request r is computed: its admissions so far, and its place among the prompts held by the source."""
+    number, stamp = numbers_of(dec), stamps_of(dec)
+    before, after = requests_of(pre), requests_of(dec)
+    for column in (ADMISSIONS, FIRST_REUSED, MAX_REUSED):
+        after[r, column] = before[r, column]
+    stamp[r, FIRST_ADMIT] = stamps_of(pre)[r, FIRST_ADMIT]
+    number[NUM_PREFILLED] += 1
+    handoffs_of(dec)[r, PREFILLED_AS] = number[NUM_PREFILLED]
+
+
+@inner
+def hand_over(pre, dec, now):  # type: ignore[no-untyped-def]
+    """Reservations and activations on decode engines between passes until nothing changes, then releases of sources."""
+    changed = True
+    while changed:
+        changed = _activate_landed(dec, now)
+        changed |= serve_queues(pre, dec)
+    _free_sources(pre, dec)
+
+
+@inner
+def may_fit(dec, t, r):  # type: ignore[no-untyped-def]
+    """False when request r surely gets no room on decode rank t before another leaves it."""
+    if is_destination_first(dec):
+        return sglang_destination.may_fit(dec, t, r)
+    _, fits = destination.cached_at_destination(dec, t, r)
+    return fits
+
+
+@inner
+def serve_queues(pre, dec):  # type: ignore[no-untyped-def]
+    """One reservation per pass end and per activation of a rank; True if there was one."""
+    target = targets_of(dec)
+    served = False
+    for t in range(target.shape[0]):
+        while target[t, MAY_SERVE] > 0 and target[t, REQUEST_HEAD] != NONE and not is_busy(dec, t):
+            if not _reserve_head(pre, dec, t):
+                break
+            target[t, MAY_SERVE] -= 1
+            served = True
+    return served
+
+
+@inner
+def _activate_landed(dec, now):  # type: ignore[no-untyped-def]
+    handoff, target, lands = handoffs_of(dec), targets_of(dec), lands_of(dec)
+    any_landed = False
+    for t in range(target.shape[0]):
+        r = target[t, TRAVEL_HEAD]
+        if r == NONE or lands[r] > now or is_busy(dec, t):
+            continue
+        any_landed = True
+        while r != NONE and lands[r] <= now:
+            if is_destination_first(dec):
+                sglang_destination.activate(dec, t, r)
+            else:
+                destination.activate(dec, t, r)
+            target[t, MAY_SERVE] += 1
+            _list_source(dec, r)
+            r = handoff[r, TRAVEL_NEXT]
+        target[t, TRAVEL_HEAD] = r
+        if r == NONE:
+            target[t, TRAVEL_TAIL] = NONE
+        else:
+            handoff[r, TRAVEL_PREV] = NONE
+    return any_landed
+
+
+@inner
+def _list_source(dec, r):  # type: ignore[no-untyped-def]
+    """The source blocks of request r may be freed: insert it, nearly always at the end."""
+    handoff, source = handoffs_of(dec), sources_of(dec)
+    s = handoff[r, SOURCE]
+    before, after = source[s, FREE_TAIL], NONE
+    while before != NONE and handoff[before, PREFILLED_AS] > handoff[r, PREFILLED_AS]:
+        before, after = handoff[before, FREE_PREV], before
+    handoff[r, FREE_PREV], handoff[r, FREE_NEXT] = before, after
+    if before == NONE:
+        source[s, FREE_HEAD] = r
+    else:
+        handoff[before, FREE_NEXT] = r
+    if after == NONE:
+        source[s, FREE_TAIL] = r
+    else:
+        handoff[after, FREE_PREV] = r
+
+
+@inner
+def _free_sources(pre, dec):  # type: ignore[no-untyped-def]
+    """Prefill engines between passes give back the prompts that run elsewhere now."""
+    handoff, source = handoffs_of(dec), sources_of(dec)
+    for s in range(source.shape[0]):
+        if source[s, FREE_HEAD] == NONE or is_busy(pre, s):
+            continue
+        r = source[s, FREE_HEAD]
+        while r != NONE:
+            if is_destination_first(dec):
+                sglang_destination.release_source(pre, s, r)
+            else:
+                destination.release_source(pre, s, r)
+            r = handoff[r, FREE_NEXT]
+        source[s, FREE_HEAD] = NONE
+        source[s, FREE_TAIL] = NONE
+
+
+@inner
+def cut(dec, w, horizon):  # type: ignore[no-untyped-def]
+    """Let the stretch of decode replica w end with its first pass that reaches `horizon`: something waits for that."""
+    rank, passed = ranks_of(dec), passes_of(dec)
+    first = w * limits_of(dec)[NUM_DP]
+    if rank[first, PHASE] == BUSY and rank[first, REPEATS] > 1 and passed[w, PASS_END] > horizon:
+        walk_group(dec, w, rank[first, REPEATS], max(horizon, np.nextafter(passed[w, PASS_START], np.inf)))

@@ -1,0 +1,308 @@
+"""The compiled clock of a disaggregated fleet: prefill passes, hand-over, decode passes, releases in one total order.
+
+At one instant: finished passes, prefill engines first; reservations of the queues, then the prompts just computed; hand-over
+until stable; new passes; releases; hand-over and new passes again. Source: traffic specification, sections 1 and 5. `pre` and
+`dec` are the address books of both pools, see handoff. The loop stops with a code of `event_loop` whenever it needs the host
+and continues exactly there when called again.
+
+A stretch of decode passes ends where something else could happen at a pass boundary: at the landing of a transfer, after one
+pass while the head of the queue fits, and wherever a new request or transfer cuts it.
+"""
+
+import math
+
+import numpy as np
+
+from workers.replay.compiled import bare_entry, inner
+from workers.replay.completion import finish
+from workers.replay.event_loop import all_draws_suffice, next_release, pop_release
+from workers.replay.handoff import (
+    cut,
+    depart,
+    hand_over,
+    is_busy,
+    is_destination_first,
+    may_fit,
+    note_prefilled,
+    queue_prompt,
+    request_destination,
+    serve_queues,
+    transfer_ms,
+)
+from workers.replay.passes import (
+    FINISHED,
+    GROW_GAPS,
+    NEED_DRAWS,
+    PAUSED,
+    STUCK,
+    begin,
+    finish_passes,
+    gap_log_suffices,
+    next_pass_end,
+    plan,
+)
+from workers.replay.radix import OVERFLOW
+from workers.replay.router import is_routed
+from workers.replay.state import (
+    ASKING,
+    BEGUN,
+    BUSY,
+    EVENTS_LEFT,
+    GIVEN_UP,
+    IDLE,
+    MAY_SERVE,
+    NONE,
+    NOW,
+    NUM_DONE,
+    NUM_DP,
+    NUM_PASSES,
+    NUM_REPLICAS,
+    OTHERS_WAIT,
+    PASS_END,
+    PHASE,
+    PREFILLED_HEAD,
+    PREFILLED_TAIL,
+    REFUSED,
+    REPEATS,
+    REQUEST_HEAD,
+    ROUTED,
+    STAGE,
+    STATUS,
+    STOP_AFTER,
+    TARGET,
+    TRAVEL_HEAD,
+    WAIT_NEXT,
+    handoffs_of,
+    lands_of,
+    limits_of,
+    moments_of,
+    numbers_of,
+    passes_of,
+    ranks_of,
+    requests_of,
+    sgl_counters_of,
+    targets_of,
+)
+
+NEED_EXPLICIT, NEED_RADIX_NODES = 100, 101
+"""Start anew: with the explicit backend in the decode pool; with more room for SGLang's radix trees."""
+_NEXT_INSTANT, _FIRST_STARTS, _ARRIVALS, _LAST_STARTS = range(4)
+
+
+@bare_entry
+def run(pre, dec):  # type: ignore[no-untyped-def]
+    """Advance the replay until it ends or the host is needed; returns a code of event_loop or one of those above."""
+    number, moment = numbers_of(dec), moments_of(dec)
+    while True:
+        if number[STAGE] == _NEXT_INSTANT:
+            code = _needs_host(pre, dec)
+            if code != FINISHED:
+                return code
+            now = _next_instant(pre, dec)
+            if now == math.inf and number[NUM_DONE] < requests_of(dec).shape[0]:
+                return STUCK
+            if now == math.inf or now > moment[STOP_AFTER]:
+                return FINISHED
+            # In a second round at one instant the passes that begin there have begun already, as in event_loop.
+            boundary = np.nextafter(now, math.inf) if now == moment[NOW] else now
+            moment[NOW], moments_of(pre)[NOW] = now, now
+            _finish_passes(pre, dec, now, boundary)
+            hand_over(pre, dec, now)
+        elif number[STAGE] == _ARRIVALS:
+            _release(pre, dec, moment[NOW])
+            hand_over(pre, dec, moment[NOW])
+        else:
+            code = _start_passes(pre, dec)
+            if code != FINISHED:
+                return code
+            if number[STAGE] == _LAST_STARTS:
+                _end_service(dec)
+        number[STAGE] = (number[STAGE] + 1) % 4
+
+
+@inner
+def _needs_host(pre, dec):  # type: ignore[no-untyped-def]
+    """FINISHED, or what the host has to do before the next instant; ASKING says for which pool."""
+    number = numbers_of(dec)
+    number[EVENTS_LEFT] -= 1
+    if number[EVENTS_LEFT] < 0:
+        return PAUSED
+    if number[GIVEN_UP] == 1:
+        return NEED_EXPLICIT
+    if _overflows(pre) or _overflows(dec):
+        return NEED_RADIX_NODES
+    number[ASKING] = 0
+    if not gap_log_suffices(pre):
+        return GROW_GAPS
+    if not all_draws_suffice(pre):
+        return NEED_DRAWS
+    number[ASKING] = 1
+    if not gap_log_suffices(dec):
+        return GROW_GAPS
+    if not all_draws_suffice(dec):
+        return NEED_DRAWS
+    return FINISHED
+
+
+@inner
+def _overflows(st):  # type: ignore[no-untyped-def]
+    counters = sgl_counters_of(st)
+    return counters.shape[0] > 0 and counters[OVERFLOW] == 1
+
+
+@inner
+def _next_instant(pre, dec):  # type: ignore[no-untyped-def]
+    """The next pass end, release or landing; a landing at a busy engine waits for its pass end."""
+    target, lands = targets_of(dec), lands_of(dec)
+    instant = min(next_release(dec), min(next_pass_end(pre), next_pass_end(dec)))
+    for t in range(target.shape[0]):
+        r = target[t, TRAVEL_HEAD]
+        if r != NONE and not is_busy(dec, t):
+            instant = min(instant, lands[r])
+    return instant
+
+
+@inner
+def _finish_passes(pre, dec, now, boundary):  # type: ignore[no-untyped-def]
+    """Pass ends of both roles; queues are served before the prompts just computed ask for room or leave."""
+    req, number = requests_of(pre), numbers_of(pre)
+    finish_passes(pre, now)
+    first = number[PREFILLED_HEAD]
+    number[PREFILLED_HEAD] = NONE
+    number[PREFILLED_TAIL] = NONE
+    if first != NONE:
+        _cut_for(pre, dec, first, now, boundary)
+    _allow_service(dec, now)
+    finish_passes(dec, now)
+    serve_queues(pre, dec)
+    r = first
+    while r != NONE:
+        after = req[r, WAIT_NEXT]
+        note_prefilled(pre, dec, r)
+        if req[r, STATUS] == REFUSED:
+            finish(dec, r, REFUSED, now)
+        elif is_destination_first(dec):
+            depart(dec, r)
+        else:
+            request_destination(pre, dec, r)
+        r = after
+
+
+@inner
+def _cut_for(pre, dec, first, now, boundary):  # type: ignore[no-untyped-def]
+    """Cut the stretches in which the prompts just computed, chained from `first`, will have something to do.
+
+    `boundary`: the earliest pass end that may serve them.
+    """
+    req = requests_of(pre)
+    num_dp, num_ranks = limits_of(dec)[NUM_DP], ranks_of(dec).shape[0]
+    if is_routed(dec) and not is_destination_first(dec):
+        for w in range(num_ranks // num_dp):
+            cut(dec, w, boundary)
+        return
+    turn = numbers_of(dec)[ROUTED]
+    r = first
+    while r != NONE:
+        if req[r, STATUS] != REFUSED:
+            if is_destination_first(dec):
+                cut(dec, handoffs_of(dec)[r, TARGET] // num_dp, max(boundary, now + transfer_ms(dec, r)))
+            else:
+                cut(dec, turn % num_ranks // num_dp, boundary)
+                turn += 1
+        r = req[r, WAIT_NEXT]
+
+
+@inner
+def _allow_service(dec, now):  # type: ignore[no-untyped-def]
+    """Every rank whose pass ends now may serve one of its queue."""
+    passed, target = passes_of(dec), targets_of(dec)
+    num_dp = limits_of(dec)[NUM_DP]
+    for t in range(target.shape[0]):
+        if is_busy(dec, t) and passed[t // num_dp, PASS_END] <= now:
+            target[t, MAY_SERVE] = 1
+
+
+@inner
+def _end_service(dec):  # type: ignore[no-untyped-def]
+    target = targets_of(dec)
+    for t in range(target.shape[0]):
+        target[t, MAY_SERVE] = 0
+
+
+@inner
+def _release(pre, dec, now):  # type: ignore[no-untyped-def]
+    """Route everything due: its prompt to a prefill engine, or (SGLang) its request to a decode engine.
+
+    A pass boundary at this very instant is over already, so a stretch is cut behind it.
+    """
+    num_dp = limits_of(dec)[NUM_DP]
+    r = pop_release(dec, now)
+    while r != NONE:
+        if is_destination_first(dec):
+            request_destination(pre, dec, r)
+            cut(dec, handoffs_of(dec)[r, TARGET] // num_dp, np.nextafter(now, np.inf))
+        else:
+            queue_prompt(pre, dec, r)
+        r = pop_release(dec, now)
+
+
+@inner
+def _start_passes(pre, dec):  # type: ignore[no-untyped-def]
+    """Idle engines with work start a pass, prefill first; one that could do nothing stays idle."""
+    rank, target, number = ranks_of(dec), targets_of(dec), numbers_of(dec)
+    for t in range(target.shape[0]):
+        rank[t, OTHERS_WAIT] = 0 if target[t, REQUEST_HEAD] == NONE else 1
+    for w in range(limits_of(pre)[NUM_REPLICAS]):
+        number[ASKING] = 0
+        code = _start_pass(pre, w, math.inf)
+        if code != FINISHED:
+            return code
+    num_dp = limits_of(dec)[NUM_DP]
+    for w in range(limits_of(dec)[NUM_REPLICAS]):
+        number[ASKING] = 1
+        if rank[w * num_dp, PHASE] != BUSY:
+            code = _start_pass(dec, w, _next_landing(dec, w))
+            if code != FINISHED:
+                return code
+    return FINISHED
+
+
+@inner
+def _start_pass(st, w, horizon):  # type: ignore[no-untyped-def]
+    rank = ranks_of(st)
+    first = w * limits_of(st)[NUM_DP]
+    if rank[first, PHASE] == IDLE:
+        begin(st, w)
+        if rank[first, PHASE] == BEGUN and targets_of(st).shape[0] > 0 and _serves_next(st, w):
+            rank[first, REPEATS] = 1
+    if rank[first, PHASE] == BEGUN:
+        code = plan(st, w, horizon)
+        if code == STUCK:
+            rank[first, PHASE] = IDLE
+            rank[first, NUM_PASSES] -= 1
+        elif code != FINISHED:
+            return code
+    return FINISHED
+
+
+@inner
+def _serves_next(dec, w):  # type: ignore[no-untyped-def]
+    """True when the head of a queue of decode replica w fits, so that the end of the next pass serves it."""
+    target = targets_of(dec)
+    num_dp = limits_of(dec)[NUM_DP]
+    for t in range(w * num_dp, (w + 1) * num_dp):
+        r = target[t, REQUEST_HEAD]
+        if r != NONE and may_fit(dec, t, r):
+            return True
+    return False
+
+
+@inner
+def _next_landing(dec, w):  # type: ignore[no-untyped-def]
+    target, lands = targets_of(dec), lands_of(dec)
+    num_dp = limits_of(dec)[NUM_DP]
+    instant = math.inf
+    for t in range(w * num_dp, (w + 1) * num_dp):
+        if target[t, TRAVEL_HEAD] != NONE:
+            instant = min(instant, lands[target[t, TRAVEL_HEAD]])
+    return instant
