@@ -37,10 +37,20 @@ def wide(backend: str) -> Pool:
     )
 
 
+def pair(backend: str) -> Fleet:
+    """Prefill and decode apart."""
+    pool = wide(backend)
+    return Fleet(
+        prefill=dataclasses.replace(pool, role="prefill"),
+        decode=dataclasses.replace(pool, role="decode", prefix_caching=False),
+    )
+
+
 @pytest.mark.parametrize("backend", ["vllm", "sglang", "trtllm"])
 @pytest.mark.parametrize("batch", [CLOSED, OPEN], ids=["closed", "open"])
-def test_fleet_without_slack_replays_exactly_alike(backend: str, batch: RequestBatch) -> None:
-    fleet = Fleet(agg=wide(backend))
+@pytest.mark.parametrize("mode", ["agg", "disagg"])
+def test_fleet_without_slack_replays_exactly_alike(mode: str, backend: str, batch: RequestBatch) -> None:
+    fleet = Fleet(agg=wide(backend)) if mode == "agg" else pair(backend)
     acting = without_slack(fleet, batch)
     assert acting != fleet
     ours, theirs = replay(acting, batch), replay(fleet, batch)
