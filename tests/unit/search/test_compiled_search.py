@@ -16,7 +16,7 @@ from workers.search.pareto import front_of
 from workers.search.score import ranked
 from workers.traffic.requests import RequestBatch
 
-SPACES = {
+SPACES: dict[str, dict[str, dict[str, object]]] = {
     "small-closed": {"search_space": {"gpu_budget": 4}},
     "two-backends": {"search_space": {"backend": ["vllm", "sglang"], "agg_max_num_seqs": [256]}},
     "large-open": {

@@ -1,6 +1,7 @@
 """Limits that cannot bind change nothing; those that can are left alone. Judged by the plain replay."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ CLOSED = synthetic_batch(TRAFFIC, in_flight_cap=6)
 OPEN = synthetic_batch(TRAFFIC, constant_arrivals(24, 15.0))
 
 
-def wide(backend: str) -> Pool:
+def wide(backend: Any) -> Pool:
     """A pool none of whose limits binds."""
     return dataclasses.replace(
         POOL, backend=backend, num_blocks=5000, max_num_seqs=1024, max_num_batched_tokens=32768, block_size=64
@@ -64,7 +65,9 @@ def test_limits_that_bind_are_kept() -> None:
 
 
 def test_blocks_are_kept_where_a_cached_block_may_be_hit() -> None:
-    shared = synthetic_batch(dataclasses.replace(TRAFFIC, shared_prefix_ratio=0.5, num_prefix_groups=2), in_flight_cap=6)
+    shared = synthetic_batch(
+        dataclasses.replace(TRAFFIC, shared_prefix_ratio=0.5, num_prefix_groups=2), in_flight_cap=6
+    )
     for fleet, batch in (
         (Fleet(agg=wide("vllm")), shared),
         (Fleet(agg=wide("vllm"), router=KvRouter()), CLOSED),
