@@ -17,6 +17,7 @@ from workers.search.score import Scored, objectives, score
 from workers.search.search import Prepared, Search
 from workers.search.space import build_space
 from workers.traffic.load_shape import load_shape
+from workers.traffic.requests import RequestBatch
 from workers.traffic.workload import workload_batch
 
 MODEL, SKU = "Qwen/Qwen3-32B-FP8", "h200_sxm"
@@ -138,7 +139,11 @@ def _replayed(config: SmartSearchConfig, deployment: Deployment) -> Mapping[str,
     room = loaded.num_blocks * loaded.block_size * loaded.attention_dp * loaded.replicas
     fitting = room // ((workload.isl or 1) + (workload.osl or 1) // 2)
     batch = workload_batch(workload, load_shape(workload, deployment.kv_load_ratio, fitting), 16, None)
-    sla = Sla(bounds.ttft_ms, bounds.itl_ms, bounds.e2e_ms) if bounds else None
+    return measure(fleet, batch, Sla(bounds.ttft_ms, bounds.itl_ms, bounds.e2e_ms) if bounds else None)
+
+
+def measure(fleet: Fleet, batch: RequestBatch, sla: Sla | None) -> Mapping[str, Metric]:
+    """The report of the plain replay."""
     return report(replay(fleet, batch), batch, fleet, sla)
 
 

@@ -1,6 +1,7 @@
 """Limits that cannot bind change nothing; those that can are left alone. Judged by the plain replay."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,17 +31,27 @@ CLOSED = synthetic_batch(TRAFFIC, in_flight_cap=6)
 OPEN = synthetic_batch(TRAFFIC, constant_arrivals(24, 15.0))
 
 
-def wide(backend: str) -> Pool:
+def wide(backend: Any) -> Pool:
     """A pool none of whose limits binds."""
     return dataclasses.replace(
         POOL, backend=backend, num_blocks=5000, max_num_seqs=1024, max_num_batched_tokens=32768, block_size=64
     )
 
 
+def pair(backend: str) -> Fleet:
+    """Prefill and decode apart."""
+    pool = wide(backend)
+    return Fleet(
+        prefill=dataclasses.replace(pool, role="prefill"),
+        decode=dataclasses.replace(pool, role="decode", prefix_caching=False),
+    )
+
+
 @pytest.mark.parametrize("backend", ["vllm", "sglang", "trtllm"])
 @pytest.mark.parametrize("batch", [CLOSED, OPEN], ids=["closed", "open"])
-def test_fleet_without_slack_replays_exactly_alike(backend: str, batch: RequestBatch) -> None:
-    fleet = Fleet(agg=wide(backend))
+@pytest.mark.parametrize("mode", ["agg", "disagg"])
+def test_fleet_without_slack_replays_exactly_alike(mode: str, backend: str, batch: RequestBatch) -> None:
+    fleet = Fleet(agg=wide(backend)) if mode == "agg" else pair(backend)
     acting = without_slack(fleet, batch)
     assert acting != fleet
     ours, theirs = replay(acting, batch), replay(fleet, batch)
