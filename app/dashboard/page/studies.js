@@ -16,15 +16,20 @@ export async function showStudies(place, signal) {
   const wanted = { status: "", text: "", limit: PAGE };
   const body = el("div", {});
   let page = null;
+  let turn = 0;
   const load = async () => {
+    turn += 1;
+    const asked = turn;
     const status = wanted.status ? `&status=${wanted.status}` : "";
     const fresh = await getJson(`studies?limit=${Math.min(wanted.limit, 500)}${status}`, signal);
+    if (asked !== turn) return; // The viewer has asked for something else since.
     page = fresh;
     draw();
   };
-  const draw = () => refill(body, list(page, wanted, () => { wanted.limit += PAGE; load(); }));
+  const loadSoon = () => load().catch(() => {}); // Renewing tells when nothing answers.
+  const draw = () => refill(body, list(page, wanted, () => { wanted.limit += PAGE; loadSoon(); }));
   const filters = el("form", { class: "filters", onsubmit: (event) => event.preventDefault() },
-    el("label", {}, "Status ", el("select", { id: "status-filter", onchange: (event) => { wanted.status = event.target.value; load(); } },
+    el("label", {}, "Status ", el("select", { id: "status-filter", onchange: (event) => { wanted.status = event.target.value; loadSoon(); } },
       el("option", { value: "" }, "any"), STATUSES.map((status) => el("option", { value: status }, status)))),
     el("label", {}, "Contains ", el("input", {
       id: "text-filter", type: "search", placeholder: "name, model, label",

@@ -83,6 +83,7 @@ export function nearest(problem) {
 /** Who met the SLA. */
 export function sla({ met_by: met, least_violating: least }) {
   if (met > 0) return `${count(met, "candidate")} met every bound.`;
-  const nearest = least.length ? ` Trial ${least[0].trial} comes closest.` : "";
-  return `No candidate met every bound.${nearest}`;
+  if (!least.length) return "No candidate met every bound.";
+  const { trial, sla: { worst_ratio: ratio } } = least[0];
+  return `No candidate met every bound. Trial ${trial} comes closest${ratio === null ? "" : `, at ${number(ratio)} times the bound it misses most`}.`;
 }
