@@ -258,10 +258,12 @@ def _start_passes(pre, dec):  # type: ignore[no-untyped-def]
         if code != FINISHED:
             return code
     num_dp = limits_of(dec)[NUM_DP]
+    # Planning beyond the next computed prompt would mostly be in vain: it cuts a stretch.
+    next_prefill = next_pass_end(pre)
     for w in range(limits_of(dec)[NUM_REPLICAS]):
         number[ASKING] = 1
         if rank[w * num_dp, PHASE] != BUSY:
-            code = _start_pass(dec, w, _next_landing(dec, w))
+            code = _start_pass(dec, w, min(_next_landing(dec, w), next_prefill))
             if code != FINISHED:
                 return code
     return FINISHED
