@@ -194,7 +194,6 @@ def test_sglang_replay_with_few_radix_nodes_reports_overflow_and_default_room_su
     assert fleet.agg is not None
     table = step_table(fleet.agg.step_times)
     state = build(fleet.agg, batch, radix_nodes=1)
-    table.lend_to(state)
     with pytest.raises(StuckError):
         advance(state, fleet.agg, table, batch)
     assert radix_overflow(state)
