@@ -90,8 +90,15 @@ def progress(study: StudyRow) -> dict[str, Any]:
 
 
 def _expected_trials(study: StudyRow) -> int | None:
-    """Trials that the study will take at most, as far as the plan can tell."""
-    return None if study.expected_trials is None else max(study.expected_trials, study.num_trials)
+    """Trials that the study will take at most, as far as the plan and the bounds proven so far can tell."""
+    if study.expected_trials is None:
+        return None
+    covered = study.coverage or {}
+    total = covered.get("total")
+    expected = study.expected_trials
+    if total is not None:
+        expected = min(expected, total - covered["bounded_out"])
+    return max(expected, study.num_trials)
 
 
 def _elapsed_s(study: StudyRow) -> float:
