@@ -76,7 +76,10 @@ def moments_of(st: State) -> Moments:
 
 
 def warm() -> None:
-    """Compile or load everything with one tiny replay; call before a process pool forks."""
+    """Compile or load what aggregated fleets need, by tiny replays; call before a process pool forks.
+
+    The loop of disaggregated fleets is as large again: it is compiled, once per machine, by the first replay that needs it.
+    """
     times = FixedTimes(1.0, 1.0)
     pool = Pool("agg", "vllm", 1, 1, 1, 8, 16, 64, 4, times)
     one = np.ones(1, dtype=np.int64)
@@ -84,4 +87,3 @@ def warm() -> None:
     batch = RequestBatch(start, start, one, one, 0 * one, 0 * one, None, np.array([0, 1]), 0 * one, one, one)
     replay(Fleet(agg=pool), batch)
     Reports(None).of(Fleet(agg=pool), batch)
-    replay(Fleet(prefill=replace(pool, role="prefill"), decode=replace(pool, role="decode")), batch)

@@ -156,6 +156,11 @@ class AicTimes:
             disk_cache.write("step-times", self.key.text(), _pack(self._prefill_ns, self._decode_ns))
         self._num_new = 0
 
+    @property
+    def has_grown(self) -> bool:
+        """A quarter or more of what this process knows is new: persisting then costs linear time over all answers."""
+        return 4 * self._num_new >= len(self._prefill_ns) + len(self._decode_ns)
+
     def _ask_prefill(self, n: int, isl: int, prefix: int) -> int:
         engine = self._engine()
         try:
@@ -186,9 +191,9 @@ class AicTimes:
 
 
 def persist_all(times: Iterable[object]) -> None:
-    """Persist every AicTimes among `times`."""
+    """Persist every AicTimes among `times` that has learned enough to be worth a rewrite of its file."""
     for entry in times:
-        if isinstance(entry, AicTimes):
+        if isinstance(entry, AicTimes) and entry.has_grown:
             entry.persist()
 
 
