@@ -31,6 +31,7 @@ from workers.replay.state import (
     NUM_PASSES,
     NUM_RUNNING,
     NUM_WAITING,
+    OUTGREW,
     PASS_END,
     PASS_START,
     PHASE,
@@ -92,6 +93,8 @@ def plan(st, w, horizon):  # type: ignore[no-untyped-def]
     for s in range(w * num_dp, (w + 1) * num_dp):
         if rank[s, ACTIVE] == 0:
             continue
+        if rank[s, OUTGREW] == 1:
+            return STUCK
         effect |= rank[s, EFFECT] != 0
         code, ranks_part = pass_duration(st, s)
         if code != FINISHED:

@@ -48,11 +48,13 @@ from workers.replay.state import (
     MAX_BATCHED_TOKENS,
     MAX_SEQS,
     NONE,
+    NUM_BLOCKS,
     NUM_DP,
     NUM_DRAFTS,
     NUM_PASSES,
     NUM_RUNNING,
     NUM_WAITING,
+    OUTGREW,
     OUTPUT,
     PREFILL_SCHEDULE_INTERVAL,
     PROMPT,
@@ -200,6 +202,8 @@ def _grow(st, s, r, tokens):  # type: ignore[no-untyped-def]
     while fresh > rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]:
         victim = rank[s, RUN_TAIL]
         lost = True
+        if req[r, HELD] == limits[NUM_BLOCKS] - rank[s, FREE_BLOCKS] - rank[s, INACTIVE_BLOCKS]:
+            rank[s, OUTGREW] = 1
         if req[victim, TOKENS] != NONE:
             refund += req[victim, CHARGED]
         _preempt(st, s, victim)
