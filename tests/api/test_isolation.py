@@ -12,7 +12,7 @@ from app.main import create_app
 from tests.thin import Desk, document
 
 pytestmark = pytest.mark.services
-_PUBLIC = {"/healthz", "/readyz"}
+_PUBLIC = {"/healthz", "/readyz", "/dashboard/{name}"}  # the page is open, what it shows is asked with a key
 _OWN_LISTS = {"/studies", "/traces"}
 _SHARED = {"/catalog", "/metrics"}
 _TRACE = b'{"timestamp": 0, "input_length": 512, "output_length": 8, "hash_ids": [1]}\n'

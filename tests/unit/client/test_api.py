@@ -218,6 +218,7 @@ def study_document(version: int, status: str) -> dict[str, Any]:
         "config": {},
         "warnings": [],
         "coverage": None,
+        "sla": None,
         "provenance": {
             "service_version": "1",
             "simulator_version": "1",
