@@ -1,10 +1,8 @@
 """The running parts: Postgres and Redis unless given, the API, the Celery worker and the scheduler."""
 
 import contextlib
-import hashlib
 import json
 import os
-import shutil
 import socket
 import time
 import urllib.request
@@ -20,7 +18,6 @@ from launch.servers import external_env, free_port, start_postgres, start_redis
 API_WITHIN_S = 60.0
 DEFAULT_PORT = 8000
 RESTARTS_PER_MINUTE = 5
-NUMBA_CACHES_KEPT = 4
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback never goes through a proxy
 
@@ -108,29 +105,14 @@ def versions(env: dict[str, str]) -> dict[str, str]:
 
 
 def child_env(folder: Path) -> dict[str, str]:
-    """Environment of what runs from .venv: one numeric thread a process, a compile cache of these very sources."""
+    """Environment of what runs from .venv: one numeric thread a process."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     env.update({name: env.get(name, "1") for name in ONE_THREAD})
-    env.setdefault("NUMBA_CACHE_DIR", str(numba_cache()))
     env.setdefault("SPICA_DATA_DIR", str(folder / "files"))
     env.update(PYTHONUNBUFFERED="1", VIRTUAL_ENV=str(PYTHON.parent.parent))
     env["PATH"] = f"{PYTHON.parent}{os.pathsep}{env.get('PATH', os.defpath)}"
     env.pop("PYTHONHOME", None)
     return env
-
-
-def numba_cache() -> Path:
-    """A cache folder named after the compiled sources: numba itself misses changes in imported jitted functions."""
-    digest = hashlib.sha256()
-    for source in sorted((REPOSITORY / "workers" / "replay").rglob("*.py")):
-        digest.update(str(source.relative_to(REPOSITORY)).encode() + b"\0" + source.read_bytes() + b"\0")
-    parent = REPOSITORY / ".cache" / "numba"
-    cache = parent / digest.hexdigest()[:16]
-    cache.mkdir(parents=True, exist_ok=True)
-    os.utime(cache)
-    for stale in sorted(parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-NUMBA_CACHES_KEPT]:
-        shutil.rmtree(stale, ignore_errors=True)
-    return cache
 
 
 def migrate(stack: Stack) -> None:

@@ -1,4 +1,4 @@
-"""Ports, the compile cache and what servers are told."""
+"""Ports and what servers are told."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,32 +7,6 @@ import pytest
 
 from launch import servers, stack
 from launch.process import Child, LaunchError, Program
-
-
-@pytest.fixture
-def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with one compiled source file."""
-    source = tmp_path / "workers" / "replay" / "loop.py"
-    source.parent.mkdir(parents=True)
-    source.write_text("one = 1\n")
-    monkeypatch.setattr(stack, "REPOSITORY", tmp_path)
-    return source
-
-
-def test_numba_cache_of_changed_sources_is_another_folder(sources: Path) -> None:
-    before = stack.numba_cache()
-    assert stack.numba_cache() == before
-    sources.write_text("one = 2\n")
-    assert stack.numba_cache() != before
-
-
-def test_numba_cache_keeps_only_the_newest(sources: Path) -> None:
-    for content in range(stack.NUMBA_CACHES_KEPT + 3):
-        sources.write_text(f"one = {content}\n")
-        newest = stack.numba_cache()
-    kept = list(newest.parent.iterdir())
-    assert len(kept) == stack.NUMBA_CACHES_KEPT
-    assert newest in kept
 
 
 @pytest.mark.parametrize("port", ["abc", "0", "65536", "-1"])

@@ -2,31 +2,63 @@
 
 numba keeps compiled code per file and does not notice when a function that was inlined from another file has changed.
 The directory is therefore named after the sources of the whole package: any change compiles anew, nothing stale is ever
-loaded. Base directory: $NUMBA_CACHE_DIR, else a folder in the user's cache directory.
+loaded. It depends on what the sources say and not on where they lie, so that a second clone, a container layer or another
+host may use it. It is `kernels` in the cache folder (SPICA_CACHE_DIR), unless NUMBA_CACHE_DIR names another.
 """
 
+import contextlib
 import hashlib
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.caching import UserProvidedCacheLocator
 
-_PACKAGE = Path(__file__).parent
-_SOURCES = sorted([*_PACKAGE.rglob("*.py"), *(_PACKAGE.parent / "timing").glob("*.py")])
+from workers.timing import disk_cache
+
+_ROOT = Path(__file__).parents[2]
+_COMPILED = ("workers/replay", "workers/timing")
+VERSIONS_KEPT = 4
 
 
-def _cache_dir() -> str:
+class KernelCacheLocator(UserProvidedCacheLocator):
+    """Compiled code by module: numba's own locator keeps it by the absolute path of the source."""
+
+    @classmethod
+    def get_suitable_cache_subpath(cls, py_file: str) -> str:
+        """Name of the folder below the cache directory."""
+        return os.path.relpath(Path(py_file).parent, _ROOT).replace(os.sep, ".")
+
+
+def cache_directory(root: Path, parent: Path) -> Path:
+    """The folder for these very sources; at most VERSIONS_KEPT folders, the last used, stay below `parent`."""
     digest = hashlib.sha256(numba.__version__.encode())
-    for source in _SOURCES:
-        digest.update(source.read_bytes())
-    base = os.environ.get("NUMBA_CACHE_DIR") or str(Path.home() / ".cache" / "spica-replay")
-    return os.path.join(base, digest.hexdigest()[:16])
+    for source in sorted(path for package in _COMPILED for path in (root / package).rglob("*.py")):
+        digest.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
+    directory = parent / digest.hexdigest()[:16]
+    with contextlib.suppress(
+        OSError
+    ):  # a cache that cannot be written is still read; numba says so if it cannot be used
+        directory.mkdir(parents=True, exist_ok=True)
+        os.utime(directory)
+        for stale in sorted(parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-VERSIONS_KEPT]:
+            shutil.rmtree(stale, ignore_errors=True)
+    return directory
+
+
+def _parent() -> Path:
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    kept = disk_cache.folder() or Path(tempfile.gettempdir())
+    return Path(chosen) if chosen else kept / "kernels"
 
 
 _njit: Any = numba.njit  # its stubs know neither the option `_nrt` nor functions without annotations
-numba.config.CACHE_DIR = _cache_dir()  # type: ignore[attr-defined]
+numba.config.CACHE_DIR = str(cache_directory(_ROOT, _parent()))  # type: ignore[attr-defined]
+numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelCacheLocator.__name__}"  # type: ignore[attr-defined]
 
 _Decorator = Callable[[Callable[..., Any]], Any]
 _COMMON: dict[str, Any] = {"nogil": True, "error_model": "numpy"}

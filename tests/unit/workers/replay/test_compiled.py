@@ -1,0 +1,45 @@
+"""Where compiled code is kept."""
+
+from pathlib import Path
+
+import pytest
+
+from workers.replay import event_loop
+from workers.replay.compiled import VERSIONS_KEPT, KernelCacheLocator, cache_directory
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """The only compiled source file of a repository."""
+    source = tmp_path / "a" / "workers" / "replay" / "loop.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("one = 1\n")
+    return source
+
+
+def test_cache_of_changed_sources_is_another_folder(source: Path, tmp_path: Path) -> None:
+    before = cache_directory(tmp_path / "a", tmp_path / "kernels")
+    assert cache_directory(tmp_path / "a", tmp_path / "kernels") == before
+    source.write_text("one = 2\n")
+    assert cache_directory(tmp_path / "a", tmp_path / "kernels") != before
+
+
+def test_cache_of_equal_sources_elsewhere_is_the_same_folder(source: Path, tmp_path: Path) -> None:
+    before = cache_directory(tmp_path / "a", tmp_path / "kernels")
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert cache_directory(tmp_path / "b", tmp_path / "kernels") == before
+
+
+def test_cache_keeps_only_the_last_versions(source: Path, tmp_path: Path) -> None:
+    for content in range(VERSIONS_KEPT + 3):
+        source.write_text(f"one = {content}\n")
+        newest = cache_directory(tmp_path / "a", tmp_path / "kernels")
+    kept = list(newest.parent.iterdir())
+    assert len(kept) == VERSIONS_KEPT
+    assert newest in kept
+
+
+def test_cache_of_a_kernel_lies_in_the_folder_of_these_sources() -> None:
+    locator = event_loop.run._cache._impl.locator
+    assert isinstance(locator, KernelCacheLocator)
+    assert Path(locator.get_cache_path()).name == "workers.replay"
