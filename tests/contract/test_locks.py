@@ -22,7 +22,8 @@ def pins(lock: str) -> dict[str, str]:
     ("lock", "wanted"),
     [
         ("requirements.lock", RUNTIME),
-        ("requirements-dev.lock", [*RUNTIME, *EXTRAS["dev"]]),
+        ("requirements-dev.lock", [*RUNTIME, *EXTRAS["predictors"], *EXTRAS["dev"]]),
+        ("requirements-predictors.lock", EXTRAS["predictors"]),
         ("requirements-browser.lock", EXTRAS["browser"]),
         ("requirements-aiconfigurator.lock", EXTRAS["perf-data-alternative"]),
     ],
@@ -46,6 +47,10 @@ def test_lock_has_a_hash_for_every_package(lock: Path) -> None:
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
 def test_lock_names_no_index_and_no_file(lock: Path) -> None:
     assert not re.search(r"--(extra-)?index-url|--find-links|://| @ ", lock.read_text())
+
+
+def test_runtime_lock_leaves_the_predictors_extra_out() -> None:
+    assert {"pmdarima", "prophet", "scikit-learn", "statsmodels"}.isdisjoint(pins("requirements.lock"))
 
 
 def test_lock_leaves_the_heavy_samplers_out() -> None:

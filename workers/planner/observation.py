@@ -65,7 +65,7 @@ class EngineFacts:
 
     gpus: of one engine. max_kv_tokens: KV tokens of one engine (all ranks). max_num_batched_tokens, max_num_seqs: per
     rank and pass. context_length: longest sequence in tokens, None = not limited. accepted_length: mean output tokens
-    of one decode pass per request; above 1 with drafts.
+    of one decode pass per request; above 1 with drafts. attention_dp: ranks of one engine.
     """
 
     gpus: int
@@ -74,6 +74,7 @@ class EngineFacts:
     max_num_seqs: int
     context_length: int | None = None
     accepted_length: float = 1.0
+    attention_dp: int = 1
 
 
 @dataclass(frozen=True, slots=True)
