@@ -11,7 +11,13 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", 
 
 from typing import Any  # noqa: E402
 
-from celery.signals import worker_init, worker_process_init, worker_ready, worker_shutting_down  # noqa: E402
+from celery.signals import (  # noqa: E402
+    worker_init,
+    worker_process_init,
+    worker_process_shutdown,
+    worker_ready,
+    worker_shutting_down,
+)
 
 from app.db.engine import engine, forget_connections  # noqa: E402
 from app.log import configure_logging  # noqa: E402
@@ -20,6 +26,7 @@ from app.queue import forget_broker  # noqa: E402
 from workers import lease, tasks  # noqa: E402
 from workers.replay.reports import warm  # noqa: E402
 from workers.rescue import Rescuer  # noqa: E402
+from workers.timing.aic import persist_rest  # noqa: E402
 from workers.watchdog import Watchdog  # noqa: E402
 
 __all__ = ["app", "tasks"]
@@ -36,6 +43,11 @@ def _warm_up(**_: Any) -> None:
 def _start_pool_process(**_: Any) -> None:
     forget_connections()
     forget_broker()
+
+
+@worker_process_shutdown.connect  # type: ignore[untyped-decorator]
+def _end_pool_process(**_: Any) -> None:
+    persist_rest()
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]

@@ -165,7 +165,7 @@ def test_step_times_are_on_disk_once_the_iterator_ends(tmp_path: Path, monkeypat
     monkeypatch.setenv(disk_cache.SETTING, str(tmp_path))
     aic_times.cache_clear()
     one(study(SMALL_LOAD), agg())
-    assert list((tmp_path / "step-times").iterdir())
+    assert list((tmp_path / "step-answers").iterdir())
 
 
 def test_host_offload_makes_every_deployment_unsupported_instead_of_being_ignored() -> None:

@@ -1,17 +1,19 @@
 """How functions of this package are compiled, and where the compiled code is kept.
 
 numba keeps compiled code per file and does not notice when a function that was inlined from another file has changed.
-The directory is therefore named after the sources of the whole package: any change compiles anew, nothing stale is ever
-loaded. It depends on what the sources say and not on where they lie, so that a second clone, a container layer or another
-host may use it. It is `kernels` in the cache folder (SPICA_CACHE_DIR), unless NUMBA_CACHE_DIR names another.
+The directory is therefore named after all sources that compiled code can come from: the modules that import this one and
+whatever they import. Any change there compiles anew, nothing stale is ever loaded. The name
+depends on what the sources say and not on where they lie, so that a second clone, a container layer or another host may
+use it. It is `kernels` in the cache folder (SPICA_CACHE_DIR), unless NUMBA_CACHE_DIR names another.
 """
 
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from numba.core.caching import UserProvidedCacheLocator
 from workers.timing import disk_cache
 
 _ROOT = Path(__file__).parents[2]
-_COMPILED = ("workers/replay", "workers/timing")
+_IMPORT = re.compile(r"^from (workers[.\w]*) import ([^(\n]*)", re.MULTILINE)
 VERSIONS_KEPT = 4
 
 
@@ -34,10 +36,30 @@ class KernelCacheLocator(UserProvidedCacheLocator):
         return os.path.relpath(Path(py_file).parent, _ROOT).replace(os.sep, ".")
 
 
+def compiled_sources(root: Path) -> list[Path]:
+    """The modules that import this one and, transitively, the modules of `workers` that they import; sorted."""
+    marker = "from workers.replay.compiled import"
+    waiting = [path for path in (root / "workers" / "replay").rglob("*.py") if marker in path.read_text()]
+    found: set[Path] = set()
+    while waiting:
+        source = waiting.pop()
+        if source not in found:
+            found.add(source)
+            waiting += [path for path in _imported(root, source.read_text()) if path.exists()]
+    return sorted(found)
+
+
+def _imported(root: Path, text: str) -> Iterator[Path]:
+    for package, names in _IMPORT.findall(text):
+        folder = root.joinpath(*package.split("."))
+        yield folder.with_suffix(".py")
+        yield from (folder / f"{name.split()[0]}.py" for name in names.split(",") if name.strip())
+
+
 def cache_directory(root: Path, parent: Path) -> Path:
     """The folder for these very sources; at most VERSIONS_KEPT folders, the last used, stay below `parent`."""
     digest = hashlib.sha256(numba.__version__.encode())
-    for source in sorted(path for package in _COMPILED for path in (root / package).rglob("*.py")):
+    for source in compiled_sources(root):
         digest.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
     directory = parent / digest.hexdigest()[:16]
     with contextlib.suppress(

@@ -71,6 +71,19 @@ def slot_of(keys, mask, first, second):  # type: ignore[no-untyped-def]
     return slot
 
 
+@entry
+def insert_all(keys, values, mask, new_keys, new_values):  # type: ignore[no-untyped-def]
+    """Put pairs of keys with their values into an open-addressing table; how many were not there before."""
+    added = 0
+    for i in range(new_values.size):
+        slot = slot_of(keys, mask, new_keys[i, 0], new_keys[i, 1])
+        if keys[slot, 0] == NONE:
+            added += 1
+        keys[slot, 0], keys[slot, 1] = new_keys[i, 0], new_keys[i, 1]
+        values[slot] = new_values[i]
+    return added
+
+
 @inner
 def _whole_nanoseconds(duration_ms):  # type: ignore[no-untyped-def]
     """As workers.timing.step_time.whole_nanoseconds: the exact product of the float in seconds and 1e9, half up.

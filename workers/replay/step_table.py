@@ -8,7 +8,7 @@ One table serves every replay with the same StepTimes object. Source: kernel spe
 """
 
 import random
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,12 +37,12 @@ from workers.replay.step_lookup import (
     PREFILL_MS,
     TIMING,
     cell_of,
+    insert_all,
     slot_of,
 )
 from workers.timing.fixed import FixedTimes
 from workers.timing.polynomial import PolynomialTimes
 
-_ARRAYS = ("timing", "rates", "decode", "exact_index", "exact_values", "keys", "values")
 _AHEAD = 64
 _KEPT_TABLES = 256
 
@@ -53,6 +53,12 @@ class KnotTimes(StepTimes, Protocol):
 
     def decode_row(self, n: int, contexts: NDArray[np.int64]) -> NDArray[np.int64]:
         """ns of a decode pass of n requests at each floor-mean context."""
+
+    def known_decodes(self, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Ascending contexts whose times cost nothing to ask, and ns of a decode pass of n requests at each."""
+
+    def known_prefills(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(n, isl, prefix) int64 [N, 3] whose times cost nothing to ask, and ns."""
 
 
 class StepTable:
@@ -65,7 +71,8 @@ class StepTable:
         self.source = source
         self.timing = np.zeros(NUM_TIMING, dtype=np.int64)
         self.rates = np.zeros(NUM_RATES)
-        self.timing[TIMING] = KNOTS if isinstance(source, KnotTimes) else MEMO
+        self._knots = source if isinstance(source, KnotTimes) else None
+        self.timing[TIMING] = KNOTS if self._knots else MEMO
         if isinstance(source, FixedTimes):
             self.timing[TIMING] = CONSTANT
             self.rates[PREFILL_MS], self.rates[DECODE_MS] = source.prefill_pass_ms, source.decode_pass_ms
@@ -78,6 +85,8 @@ class StepTable:
         self.exact_values = np.full((0, CHUNK), np.nan)
         self.keys = np.full((256, 2), NONE, dtype=np.int64)
         self.values = np.zeros(256)
+        self._has_prefills = False
+        self._has_decodes: set[int] = set()
 
     def lend_to(self, st: State, exact: bool) -> None:
         """Make a replay read these tables as they are now; decode times asked one by one if `exact`, else interpolated."""
@@ -91,7 +100,10 @@ class StepTable:
         st["memo_keys"], st["memo_values"] = self.keys, self.values
 
     def learn_prefill(self, n: int, isl: int, prefix: int) -> None:
-        """Ask one prefill time, ms."""
+        """Ask one prefill time, ms; with the first, everything that costs nothing to ask."""
+        if self._knots and not self._has_prefills:
+            self._has_prefills = True
+            self._insert_known(*self._knots.known_prefills())
         self._insert((n << 32) | isl, prefix, self.source.prefill_ms(n, isl, prefix))
 
     def learn_decode(self, n: int, context_sum: int, steps: int, exact: bool) -> None:
@@ -129,37 +141,30 @@ class StepTable:
             worst = max(worst, abs(float(value + slope * offset) / exact - 1.0))
         return worst
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything learnt, by name, for the timing room to keep on disk."""
-        return {name: getattr(self, name) for name in _ARRAYS}
-
-    @classmethod
-    def from_arrays(cls, source: StepTimes, arrays: dict[str, NDArray[Any]]) -> "StepTable":
-        """A table of `source` that already knows what `to_arrays` gave. Raises: KeyError, ValueError for another layout."""
-        table = cls(source)
-        for name in _ARRAYS:
-            stored = np.array(arrays[name])
-            if stored.dtype != getattr(table, name).dtype or stored.ndim != getattr(table, name).ndim:
-                raise ValueError(f"step table of another layout: {name}")
-            setattr(table, name, stored)
-        return table
-
     def _insert(self, first: int, second: int, duration_ms: float) -> None:
-        if 2 * self.timing[HASH_USED] >= self.values.size:
-            self._grow_memo()
+        self._make_memo_room(1)
         slot = slot_of(self.keys, self.timing[HASH_MASK], first, second)
         if self.keys[slot, 0] == NONE:
             self.timing[HASH_USED] += 1
         self.keys[slot] = first, second
         self.values[slot] = duration_ms
 
-    def _grow_memo(self) -> None:
-        size = 4 * self.values.size
-        self.timing[HASH_MASK] = size - 1
+    def _insert_known(self, questions: NDArray[np.int64], ns: NDArray[np.int64]) -> None:
+        self._make_memo_room(len(ns))
+        keys = np.stack([(questions[:, 0] << 32) | questions[:, 1], questions[:, 2]], axis=1)
+        self.timing[HASH_USED] += insert_all(self.keys, self.values, self.timing[HASH_MASK], keys, ns / 1e6)
+
+    def _make_memo_room(self, more: int) -> None:
+        """Keep the open-addressing table at most half full."""
+        size, needed = self.values.size, 2 * (int(self.timing[HASH_USED]) + more)
+        if needed < size:
+            return
+        while needed >= size:
+            size *= 4
         keys, values = np.full((size, 2), NONE, dtype=np.int64), np.zeros(size)
-        for i in np.flatnonzero(self.keys[:, 0] != NONE):
-            slot = slot_of(keys, size - 1, self.keys[i, 0], self.keys[i, 1])
-            keys[slot], values[slot] = self.keys[i], self.values[i]
+        is_used = self.keys[:, 0] != NONE
+        insert_all(keys, values, size - 1, self.keys[is_used], self.values[is_used])
+        self.timing[HASH_MASK] = size - 1
         self.keys, self.values = keys, values
 
     def _make_row(self, n: int) -> None:
@@ -170,23 +175,36 @@ class StepTable:
             self.timing[NUM_ROWS] = len(self.decode)
 
     def _learn_exact(self, n: int, context: int, steps: int) -> None:
-        source = self.source
-        assert isinstance(source, KnotTimes)
-        first, last = context // CHUNK, (context + steps - 1) // CHUNK
-        self._widen_index(n + 1, last + 1)
-        for chunk in range(first, last + 1):
-            if self.exact_index[n, chunk] == NONE:
-                used = int(self.timing[EXACT_CHUNKS])
-                if used == len(self.exact_values):
-                    self.exact_values = np.concatenate([self.exact_values, np.full((max(64, used), CHUNK), np.nan)])
-                self.exact_index[n, chunk] = used
-                self.timing[EXACT_CHUNKS] += 1
-            begin, end = max(context, chunk * CHUNK), min(context + steps, (chunk + 1) * CHUNK)
-            row = self.exact_values[self.exact_index[n, chunk]]
-            wanted = np.arange(begin, end)
-            wanted = wanted[np.isnan(row[wanted - chunk * CHUNK])]
-            if wanted.size:
-                row[wanted - chunk * CHUNK] = source.decode_row(n, wanted) / 1e6
+        """Ask `steps` contexts from `context` on; with the first of a batch size, all that cost nothing to ask."""
+        assert self._knots is not None
+        if n not in self._has_decodes:
+            self._has_decodes.add(n)
+            self._store_exact(n, *self._knots.known_decodes(n))
+        wanted = np.arange(context, context + steps)
+        places = self._exact_places(n, wanted)  # before the values are read: it may make room among them
+        is_unknown = np.isnan(self.exact_values.reshape(-1)[places])
+        if is_unknown.any():
+            self._store_exact(n, wanted[is_unknown], self._knots.decode_row(n, wanted[is_unknown]))
+
+    def _store_exact(self, n: int, contexts: NDArray[np.int64], ns: NDArray[np.int64]) -> None:
+        places = self._exact_places(n, contexts)
+        self.exact_values.reshape(-1)[places] = ns / 1e6
+
+    def _exact_places(self, n: int, contexts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Flat places in exact_values of ascending contexts; their chunks are made."""
+        if not contexts.size:
+            return contexts
+        self._widen_index(n + 1, int(contexts[-1]) // CHUNK + 1)
+        chunks = np.unique(contexts // CHUNK)
+        missing = chunks[self.exact_index[n, chunks] == NONE]
+        used = int(self.timing[EXACT_CHUNKS])
+        if used + len(missing) > len(self.exact_values):
+            more = np.full((max(64, used, len(missing)), CHUNK), np.nan)
+            self.exact_values = np.concatenate([self.exact_values, more])
+        self.exact_index[n, missing] = np.arange(used, used + len(missing))
+        self.timing[EXACT_CHUNKS] += len(missing)
+        first_places = self.exact_index[n, contexts // CHUNK].astype(np.int64) * CHUNK
+        return np.asarray(first_places + contexts % CHUNK, dtype=np.int64)
 
     def _widen_index(self, rows: int, width: int) -> None:
         have_rows, have_width = self.exact_index.shape
@@ -198,10 +216,9 @@ class StepTable:
         self.timing[EXACT_ROWS], self.timing[EXACT_WIDTH] = self.exact_index.shape
 
     def _fill(self, n: int, cells: list[tuple[int, int, int]]) -> None:
-        source = self.source
-        assert isinstance(source, KnotTimes)
+        assert self._knots is not None
         knots = sorted({start for _, start, _ in cells} | {start + width for _, start, width in cells if width > 1})
-        ns = dict(zip(knots, source.decode_row(n, np.array(knots, dtype=np.int64)).tolist(), strict=True))
+        ns = dict(zip(knots, self._knots.decode_row(n, np.array(knots, dtype=np.int64)).tolist(), strict=True))
         for cell, start, width in cells:
             slope = (ns[start + width] - ns[start]) / 1e6 / width if width > 1 else 0.0
             self.decode[n, cell] = ns[start] / 1e6, slope

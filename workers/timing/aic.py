@@ -8,10 +8,12 @@ Source: replay-engine spec, section 10 (op-level timing); kernel spec, section 4
 """
 
 import io
+import time
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import Any, Protocol, cast
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +21,16 @@ from numpy.typing import NDArray
 from app.schemas.deployment import ParallelShape
 from workers.errors import UnsupportedError
 from workers.timing import disk_cache, perf_data
+from workers.timing.answers import Answers
 
 _MAX_PERSISTED_ANSWERS = 1_000_000
-"""Per engine shape; 32 MB on disk."""
+"""Per engine shape; 16 MB on disk."""
 
 _PROBE_TOKENS = 1024
+_TOKEN_BITS = 21
+_TOKENS = (1 << _TOKEN_BITS) - 1
+_WAITING_S = 5.0
+_KIND = "step-answers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +108,9 @@ class AicTimes:
     def __init__(self, identity: EngineIdentity) -> None:
         self.key = identity
         self._native: _NativeEngine | None = None
-        self._prefill_ns: dict[tuple[int, int, int], int] = {}
-        self._decode_ns: dict[tuple[int, int], int] = {}
-        self._num_new = 0
-        self._restore()
+        self._prefills, self._decodes = _stored(identity)
+        self._persisted_s = time.monotonic()
+        _living.add(self)
 
     def prefill_ms(self, n: int, isl: int, prefix: int) -> float:
         """ms of one pass over n prompts of floor-mean length isl (prefix included) and floor-mean prefix."""
@@ -114,17 +120,24 @@ class AicTimes:
         """As `prefill_ms`, whole nanoseconds; 0 when nothing is left to compute."""
         if n <= 0 or isl <= prefix:
             return 0
-        question = (n, isl, prefix)
-        answer = self._prefill_ns.get(question)
+        if isl > _TOKENS:
+            return self._ask_prefill(n, isl, prefix)
+        question = (n << 2 * _TOKEN_BITS) | (isl << _TOKEN_BITS) | prefix
+        answer = self._prefills.get(question)
         if answer is None:
             answer = self._ask_prefill(n, isl, prefix)
-            self._prefill_ns[question] = answer
-            self._num_new += 1
+            self._prefills.put(question, answer)
         return answer
 
     def prefill_many(self, questions: Iterable[tuple[int, int, int]]) -> NDArray[np.int64]:
         """ns of many (n, isl, prefix), in order: int64 [len(questions)]."""
         return np.fromiter((self.prefill_ns(int(n), int(i), int(p)) for n, i, p in questions), dtype=np.int64)
+
+    def known_prefills(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What was on disk: int64 [N, 3] of (n, isl, prefix), and ns [N]."""
+        questions, ns = self._prefills.between(0, np.iinfo(np.int64).max)
+        parts = (questions >> 2 * _TOKEN_BITS, (questions >> _TOKEN_BITS) & _TOKENS, questions & _TOKENS)
+        return np.stack(parts, axis=1), ns
 
     def decode_ms(self, n: int, total_context: int, mean_context: int) -> float:
         """ms of one decode pass over n requests of floor-mean context `mean_context` tokens."""
@@ -135,31 +148,45 @@ class AicTimes:
         """As `decode_ms`, whole nanoseconds; 0 for an empty batch."""
         if n <= 0:
             return 0
-        answer = self._decode_ns.get((n, context))
+        question = (n << 32) | context
+        answer = self._decodes.get(question)
         if answer is None:
             answer = self._ask_decode(n, context)
-            self._decode_ns[n, context] = answer
-            self._num_new += 1
+            self._decodes.put(question, answer)
         return answer
 
     def decode_row(self, n: int, contexts: NDArray[np.int64]) -> NDArray[np.int64]:
         """ns of one decode pass of n requests at each floor-mean context: int64, shape of `contexts` (1-D)."""
-        answers = (self.decode_ns(n, context) for context in contexts.tolist())
-        return np.fromiter(answers, dtype=np.int64, count=contexts.size)
+        answers, is_known = self._decodes.row((n << 32) | contexts)
+        for i in np.flatnonzero(~is_known).tolist():
+            answers[i] = self.decode_ns(n, int(contexts[i]))
+        return answers
+
+    def known_decodes(self, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What was on disk of decode passes of n requests: ascending contexts, and ns."""
+        questions, ns = self._decodes.between(n << 32, (n + 1) << 32)
+        return questions & 0xFFFF_FFFF, ns
 
     def persist(self) -> None:
         """Write what this process learned since the last call, merged with what others stored meanwhile."""
-        if self._num_new == 0:
+        if not self._prefills.num_new + self._decodes.num_new:
             return
-        self._restore()
-        if len(self._decode_ns) + len(self._prefill_ns) <= _MAX_PERSISTED_ANSWERS:
-            disk_cache.write("step-times", self.key.text(), _pack(self._prefill_ns, self._decode_ns))
-        self._num_new = 0
+        prefills, decodes = _stored(self.key)
+        self._prefills.merge(prefills)
+        self._decodes.merge(decodes)
+        if len(self._prefills) + len(self._decodes) <= _MAX_PERSISTED_ANSWERS:
+            file = io.BytesIO()
+            self._prefills.write_to(file)
+            self._decodes.write_to(file)
+            disk_cache.write(_KIND, self.key.text(), file.getvalue())
+        self._persisted_s = time.monotonic()
 
     @property
     def has_grown(self) -> bool:
-        """A quarter or more of what this process knows is new: persisting then costs linear time over all answers."""
-        return 4 * self._num_new >= len(self._prefill_ns) + len(self._decode_ns)
+        """Persisting is worth its cost: a tenth of what this process knows is new, or some of it waits for seconds."""
+        num_new = self._prefills.num_new + self._decodes.num_new
+        is_waiting = num_new > 0 and time.monotonic() - self._persisted_s > _WAITING_S
+        return is_waiting or 10 * num_new > len(self._prefills) + len(self._decodes)
 
     def _ask_prefill(self, n: int, isl: int, prefix: int) -> int:
         engine = self._engine()
@@ -181,13 +208,23 @@ class AicTimes:
             self._native = _native_engine(self.key)
         return self._native
 
-    def _restore(self) -> None:
-        payload = disk_cache.read("step-times", self.key.text())
-        if payload is None:
-            return
-        prefills, decodes = _unpack(payload)
-        self._prefill_ns = prefills | self._prefill_ns
-        self._decode_ns = decodes | self._decode_ns
+
+def _stored(identity: EngineIdentity) -> tuple[Answers, Answers]:
+    """Prefill and decode answers on disk."""
+    payload = disk_cache.read(_KIND, identity.text())
+    if payload is None:
+        return Answers(), Answers()
+    file = io.BytesIO(payload)
+    return Answers.read_from(file), Answers.read_from(file)
+
+
+_living: WeakSet[AicTimes] = WeakSet()
+
+
+def persist_rest() -> None:
+    """Persist everything that any AicTimes of this process has learned; for its end."""
+    for entry in list(_living):
+        entry.persist()
 
 
 def persist_all(times: Iterable[object]) -> None:
@@ -233,18 +270,3 @@ def _compile(used: perf_data.PerfDataPackage, identity: EngineIdentity) -> bytes
         nextn=identity.nextn,
     )
     return bytes(spec)
-
-
-def _pack(prefills: dict[tuple[int, int, int], int], decodes: dict[tuple[int, int], int]) -> bytes:
-    buffer = io.BytesIO()
-    for answers, width in ((prefills, 4), (decodes, 3)):
-        rows = np.array([(*question, answer) for question, answer in answers.items()], dtype=np.int64)
-        np.save(buffer, rows.reshape(-1, width))
-    return buffer.getvalue()
-
-
-def _unpack(payload: bytes) -> tuple[dict[tuple[int, int, int], int], dict[tuple[int, int], int]]:
-    buffer = io.BytesIO(payload)
-    prefills = {(n, isl, prefix): ns for n, isl, prefix, ns in np.load(buffer, allow_pickle=False).tolist()}
-    decodes = {(n, context): ns for n, context, ns in np.load(buffer, allow_pickle=False).tolist()}
-    return prefills, decodes

@@ -7,21 +7,37 @@ import pytest
 from workers.replay import event_loop
 from workers.replay.compiled import VERSIONS_KEPT, KernelCacheLocator, cache_directory
 
+_MARK = "from workers.replay.compiled import inner\n"
+
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """The only compiled source file of a repository."""
+    """A compiled source file, the only one of its repository."""
     source = tmp_path / "a" / "workers" / "replay" / "loop.py"
     source.parent.mkdir(parents=True)
-    source.write_text("one = 1\n")
+    source.write_text(_MARK + "one = 1\n")
     return source
 
 
 def test_cache_of_changed_sources_is_another_folder(source: Path, tmp_path: Path) -> None:
     before = cache_directory(tmp_path / "a", tmp_path / "kernels")
     assert cache_directory(tmp_path / "a", tmp_path / "kernels") == before
-    source.write_text("one = 2\n")
+    source.write_text(_MARK + "one = 2\n")
     assert cache_directory(tmp_path / "a", tmp_path / "kernels") != before
+
+
+def test_cache_follows_what_compiled_code_imports(source: Path, tmp_path: Path) -> None:
+    root, kernels = tmp_path / "a", tmp_path / "kernels"
+    rates = root / "workers" / "timing" / "rates.py"
+    rates.parent.mkdir()
+    rates.write_text("per_token = 1\n")
+    (root / "workers" / "timing" / "aside.py").write_text("unused = 1\n")
+    source.write_text(_MARK + "from workers.timing.rates import per_token\n")
+    before = cache_directory(root, kernels)
+    (root / "workers" / "timing" / "aside.py").write_text("unused = 2\n")
+    assert cache_directory(root, kernels) == before
+    rates.write_text("per_token = 2\n")
+    assert cache_directory(root, kernels) != before
 
 
 def test_cache_of_equal_sources_elsewhere_is_the_same_folder(source: Path, tmp_path: Path) -> None:
@@ -32,7 +48,7 @@ def test_cache_of_equal_sources_elsewhere_is_the_same_folder(source: Path, tmp_p
 
 def test_cache_keeps_only_the_last_versions(source: Path, tmp_path: Path) -> None:
     for content in range(VERSIONS_KEPT + 3):
-        source.write_text(f"one = {content}\n")
+        source.write_text(f"{_MARK}one = {content}\n")
         newest = cache_directory(tmp_path / "a", tmp_path / "kernels")
     kept = list(newest.parent.iterdir())
     assert len(kept) == VERSIONS_KEPT
