@@ -5,6 +5,7 @@ Standard library only.
 
 import argparse
 import contextlib
+import os
 import shutil
 import sys
 import time
@@ -64,7 +65,8 @@ def test(arguments: argparse.Namespace) -> int:
     """Run pytest against a real Postgres and a real Redis."""
     install(DEV_LOCK)
     with run_folder() as folder, services(folder, for_tests=True) as stack:
-        return run_in_foreground([str(PYTHON), "-m", "pytest", *arguments.pytest], env=stack.env, cwd=REPOSITORY)
+        words = ["-m", "pytest", f"--numprocesses={min(os.cpu_count() or 1, 4)}", "--dist=loadfile", *arguments.pytest]
+        return run_in_foreground([str(PYTHON), *words], env=stack.env, cwd=REPOSITORY)
 
 
 def test_browser(arguments: argparse.Namespace) -> int:

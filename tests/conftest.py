@@ -18,7 +18,11 @@ from sqlalchemy import make_url, text
 
 REPOSITORY = Path(__file__).parent.parent
 PYTHON = sys.executable
-_REDIS_DATABASE = 9
+
+# Test processes that run side by side have two Redis databases each: the second is for services under test.
+_PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_REDIS_DATABASE = 2 + 2 * _PROCESS
+SERVICE_REDIS_DATABASE = _REDIS_DATABASE + 1
 
 _server = os.environ.get("DATABASE_URL", "")
 if os.environ.get("REDIS_URL"):

@@ -14,9 +14,8 @@ import pytest
 from launch.process import Child, Program
 from launch.servers import free_port
 from launch.stack import answers
-from tests.conftest import PYTHON, REPOSITORY, new_database
+from tests.conftest import PYTHON, REPOSITORY, SERVICE_REDIS_DATABASE, new_database
 
-REDIS_DATABASE = 8
 READY_WITHIN_S = 240.0
 
 
@@ -35,7 +34,7 @@ class Service(NamedTuple):
 def service(template_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """API and worker, on real performance data."""
     folder = tmp_path_factory.mktemp("live")
-    redis_url = os.environ["REDIS_URL"].rpartition("/")[0] + f"/{REDIS_DATABASE}"
+    redis_url = os.environ["REDIS_URL"].rpartition("/")[0] + f"/{SERVICE_REDIS_DATABASE}"
     port = free_port()
     for database_url in new_database(template_database):
         env = {

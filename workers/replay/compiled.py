@@ -8,6 +8,7 @@ use it. It is `kernels` in the cache folder (SPICA_CACHE_DIR), unless NUMBA_CACH
 """
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import re
@@ -70,6 +71,20 @@ def cache_directory(root: Path, parent: Path) -> Path:
         for stale in sorted(parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-VERSIONS_KEPT]:
             shutil.rmtree(stale, ignore_errors=True)
     return directory
+
+
+def compile_once(function: Any, *arguments: object) -> None:
+    """Have an entry ready for arguments of these types: of several processes one compiles, the others wait and load.
+
+    Without a lock, each process of a pool that meets its first replay would spend the same minutes.
+    """
+    if function.signatures:
+        return
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            lock = stack.enter_context(open(Path(numba.config.CACHE_DIR) / ".compiling", "w"))  # type: ignore[attr-defined]
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        function.compile(tuple(numba.typeof(argument) for argument in arguments))  # type: ignore[no-untyped-call]
 
 
 def _parent() -> Path:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from workers.errors import ReasonCode, StuckError, UnsupportedError
 from workers.replay import handoff_loop, passes, state
 from workers.replay.arrays import build, facts_of, lengthen_gap_log
+from workers.replay.compiled import compile_once
 from workers.replay.drafts import extend_draws, needs_draws
 from workers.replay.fleet import Fleet, Pool, Transfer
 from workers.replay.state import State
@@ -125,6 +126,7 @@ def _drive(sides: tuple[Side, Side], exact: bool, check_stop: Callable[[], None]
     """Call the compiled clock until it has finished, is stuck or has to start anew; answer its other questions."""
     pre, dec = sides[0].st, sides[1].st
     number = dec["numbers"]
+    compile_once(handoff_loop.run, pre.book, dec.book)
     while True:
         for side in sides:
             side.table.lend_to(side.st, exact)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from workers.errors import ReasonCode, StoppedError, StuckError
 from workers.replay import event_loop, passes, state
 from workers.replay.arrays import build, facts_of, lengthen_gap_log, radix_overflow
+from workers.replay.compiled import compile_once
 from workers.replay.disaggregated import Side, mark_arrived, replay_both
 from workers.replay.drafts import extend_draws, needs_draws
 from workers.replay.fleet import Fleet, KvRouter, Pool
@@ -133,6 +134,7 @@ def advance(
 def drive(st: State, pool: Pool, table: StepTable, exact: bool, should_stop: ShouldStop | None = None) -> None:
     """Call the compiled loop until it has finished, answering its questions."""
     number = st["numbers"]
+    compile_once(event_loop.run, st.book)
     while True:
         number[state.EVENTS_LEFT] = _EVENTS_BETWEEN_CHECKS
         code = event_loop.run(st.book)
