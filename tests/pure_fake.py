@@ -37,7 +37,7 @@ def deployment(number: int) -> Deployment:
     )
 
 
-def plan(config: Any, trace: Any = None) -> Plan:
+def plan(config: Any, trace: Any = None, content: Any = None) -> Plan:
     """As many trials as the labels say."""
     num = label(config, "trials", 12)
     return Plan(

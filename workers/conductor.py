@@ -29,9 +29,10 @@ from app.ids import fingerprint
 from app.queue import announce, wake_trials
 from app.schemas.deployment import Deployment
 from app.schemas.plan import Plan
+from app.schemas.policies import throughput_intervals
 from app.schemas.status import STUDY_TERMINAL, StudyStatus
 from app.schemas.study import SmartSearchConfig
-from app.traces.store import stored_trace
+from app.traces.store import at_hand, stored_trace
 from workers import dispatch, endings, ledger
 from workers.errors import EvaluationError
 from workers.plan import plan as make_plan
@@ -123,7 +124,10 @@ def _plan(study: StudyRow) -> Step:
 def _made_plan(study: StudyRow) -> Plan:
     with transaction() as db:
         trace = stored_trace(db, study.trace_id) if study.trace_id else None
-    return make_plan(SmartSearchConfig.model_validate(study.config), trace.summary if trace else None)
+    config = SmartSearchConfig.model_validate(study.config)
+    if trace is not None and throughput_intervals(config):
+        at_hand(trace)
+    return make_plan(config, trace.summary if trace else None, trace)
 
 
 def _run(study: StudyRow) -> Step | None:

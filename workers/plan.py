@@ -7,26 +7,31 @@ from app.schemas.plan import BranchPlan, BudgetPlan, ExcludedPlan, KnobPlan, Pla
 from app.schemas.study import SmartSearchConfig
 from app.schemas.sweep import MAX_TRIALS
 from workers.search.facts import Facts
+from workers.search.forecasts import chosen_predictors, predictor_fields
 from workers.search.knobs import ROLES, distinct
 from workers.search.outlook import nearest, problem, warnings
 from workers.search.room import TraceSummary, capacities, requests_over_context, resolved_load
 from workers.search.sieve import Excluded
 from workers.search.space import Branch, Space
-from workers.search.study_space import catalog_facts, study_space
+from workers.search.study_space import catalog_facts, check_policies, study_space
 from workers.timing import perf_data
+from workers.traffic.workload import TraceFile
 
 _TRIAL_S, _REQUEST_S = 1e-3, 1e-6
 """Rough cost of a replay: so much per trial, and so much per request of it; an estimate, not a promise."""
 
 
-def plan(config: SmartSearchConfig, trace: TraceSummary | None = None) -> Plan:
+def plan(config: SmartSearchConfig, trace: TraceSummary | None = None, content: TraceFile | None = None) -> Plan:
     """The plan of a configuration.
 
-    Args: trace, the summary of the stored trace that the workload names, if it names one.
+    Args: trace, the summary of the stored trace that the workload names, if it names one; content, that trace itself:
+    without it the load predictors of throughput scaling are left open.
     Raises: InvalidRequestError for a pinned shape that nothing can run, or if no scaling policy is left.
     """
-    space = study_space(config)
-    return plan_of(space, catalog_facts(config), trace)
+    check_policies(config)
+    predictors = chosen_predictors(config, content)
+    space = study_space(config, predictor_fields(predictors))
+    return plan_of(space, catalog_facts(config), trace).model_copy(update={"load_predictors": predictors})
 
 
 def plan_of(space: Space, facts: Facts, trace: TraceSummary | None = None) -> Plan:

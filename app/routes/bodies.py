@@ -17,7 +17,9 @@ from app.config import settings
 from app.routes.faults import Fault, faults
 from app.routes.strict_json import Reading, UnreadableError, read_json
 from app.routes.strict_yaml import read_yaml
-from app.schemas.study import SmartSearchConfig, client_set
+from app.schemas.adapters import flatten
+from app.schemas.policies import policy_faults
+from app.schemas.study import SmartSearchConfig, client_set, pointer_of
 
 JSON_TYPES = frozenset({"application/json", "text/json", ""})
 YAML_TYPES = frozenset({"application/yaml", "text/yaml", "application/x-yaml", "text/x-yaml"})
@@ -62,9 +64,25 @@ def check(document: Any, found: list[Fault] | None = None) -> CheckedStudy:
     except ValidationError as error:
         places = {fault.pointer for fault in found}
         found += [fault for fault in faults(error) if fault.pointer not in places]
+    else:
+        found += _scaling_faults(document, config)
     if found:
         raise RefusedError(422, found)
     return CheckedStudy(config, client_set(document))
+
+
+def _scaling_faults(document: Any, config: SmartSearchConfig) -> list[Fault]:
+    """Scaling policies that no goal can use, and predictors that this installation lacks, each at the client's place."""
+    home = flatten(document).home
+    return [
+        Fault(
+            pointer=pointer_of(home(tuple(each.pointer.split("/")[1:]))),
+            value=each.value,
+            fault=each.fault,
+            remedy=each.remedy,
+        )
+        for each in policy_faults(config)
+    ]
 
 
 def read_document(media_type: str, body: bytes) -> Reading:

@@ -99,6 +99,26 @@ class BudgetPlan(_Part):
     expected_trials: int
 
 
+class PredictorLossPlan(_Part):
+    """One load predictor candidate; a candidate without loss says why."""
+
+    name: str
+    loss: float | None
+    reason: str | None = None
+
+
+class LoadPredictorPlan(_Part):
+    """The load predictor of one throughput interval. `winner` and `fields` are null until the trace has been read."""
+
+    interval_s: int
+    winner: str | None = Field(None, description="Preset, or place among the candidates (`custom_N`).")
+    fields: dict[str, Any] | None = Field(None, description="Planner fields of the winner, as in every candidate.")
+    reason: str
+    num_windows: int = Field(0, description="Intervals of the trace that were forecast.")
+    warm_up: int = Field(0, description="Of these, the first ones, which do not count.")
+    candidates: list[PredictorLossPlan] = []
+
+
 class NearestPlan(_Part):
     """The least change that would let something fit; null where there is none."""
 
@@ -124,5 +144,6 @@ class Plan(_Part):
     estimated_seconds: float
     warnings: list[Warned]
     perf_data: dict[str, Any]
+    load_predictors: list[LoadPredictorPlan] = Field([], description="One per interval of throughput scaling.")
     nearest: NearestPlan | None = None
     problem: dict[str, Any] | None = None

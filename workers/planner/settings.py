@@ -5,7 +5,7 @@ Source: search spec, section 5.2. Defaults are those of the modelled planner.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from app.schemas.presets import LOAD_PREDICTORS, LoadPredictor
@@ -59,6 +59,26 @@ class PlannerSettings:
         if unknown:
             raise TypeError(f"unknown planner fields: {', '.join(sorted(unknown))}")
         return cls(**given)
+
+    def acting(self) -> "PlannerSettings":
+        """The same with everything at its default that is never read."""
+        idle: set[str] = set()
+        if self.optimization_target != "sla":
+            idle |= {
+                "enable_throughput_scaling",
+                "enable_load_scaling",
+                "max_num_fpm_samples",
+                "fpm_sample_bucket_size",
+            }
+            idle |= {"load_min_observations", "ttft_ms", "itl_ms"}
+        if not self.scales_by_throughput:
+            idle |= {"throughput_adjustment_interval_seconds", "max_throughput_scaling_replicas", "predictor"}
+        if not self.scales_by_load:
+            idle.add("load_adjustment_interval_seconds")
+        if self.optimization_target != "sla" or not self.scales_by_load:
+            idle.add("load_scaling_down_sensitivity")
+        defaults = PlannerSettings()
+        return replace(self, **{name: getattr(defaults, name) for name in idle})
 
     @property
     def scales_by_throughput(self) -> bool:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from app.schemas.policies import PREDICTOR_EXTRA, missing_package
 from app.schemas.presets import LoadPredictor
-from workers.planner.predictors.catalogue import EXTRA, min_points, missing, new_predictor
+from workers.planner.predictors.catalogue import min_points, new_predictor
 
 MOST_WINDOWS = 120
 """Longer traces are judged by their last windows: some predictors are fitted anew at each one."""
@@ -134,16 +135,16 @@ def choose(entries: Sequence[Entry], course: Sequence[Window], interval_s: int) 
 
 
 def _runnable(entries: Sequence[Entry]) -> list[Entry]:
-    found = [entry for entry in entries if missing(entry.settings) is None]
+    found = [entry for entry in entries if missing_package(entry.settings) is None]
     if not found:
-        raise ValueError(f"every predictor needs the extra {EXTRA!r}, which is not installed")
+        raise ValueError(f"every predictor needs the extra {PREDICTOR_EXTRA!r}, which is not installed")
     return found
 
 
 def _judged(entry: Entry, course: Sequence[Window], interval_s: int, warm_up: int) -> Judged:
-    lacking = missing(entry.settings)
+    lacking = missing_package(entry.settings)
     if lacking is not None:
-        return Judged(entry, None, f"needs {lacking}, of the extra {EXTRA!r}, which is not installed")
+        return Judged(entry, None, f"needs {lacking}, of the extra {PREDICTOR_EXTRA!r}, which is not installed")
     try:
         loss = mean_loss(entry.settings, course, interval_s, warm_up)
     except Exception as error:

@@ -10,6 +10,9 @@ in GPUs, and ties are settled by that text. Candidates of one parallel configura
    never hit). SGLang's chunk does not depend on `max_num_batched_tokens` at all; only its pool may.
 2. their KV routers differ in weights, but every role has a single engine to route to.
 3. their KV routers differ in `overlap_score_credit` alone, and no two prompts share a token: every overlap is 0.
+4. their planners differ only in settings that their target never reads.
+
+A planner that scales reads the engines' limits and may add engines: where one is searched, 1 and 2 are left out.
 """
 
 from collections.abc import Hashable, Sequence
@@ -25,6 +28,7 @@ from workers.errors import EvaluationError
 from workers.search.candidate import canonical_json
 from workers.search.facts import Facts
 from workers.search.knobs import ROLES, Batching
+from workers.search.planners import acting, scales
 from workers.search.space import Branch, Space
 
 
@@ -52,21 +56,28 @@ def shares_tokens(workload: Workload) -> bool:
 
 def without_twins(branch: Branch) -> Classes:
     """Every candidate in a class of its own."""
-    cells, batchings, routers, planners, _ = branch.radix
+    cells, _, routers, planners, _ = branch.radix
     return Classes(
-        batching=np.broadcast_to(np.arange(batchings, dtype=np.int32), (cells, batchings)),
+        batching=_own_batching(branch),
         routing=np.broadcast_to(np.arange(routers * planners, dtype=np.int32), (2, routers * planners)),
         single=np.zeros(cells, dtype=np.bool_),
     )
 
 
+def _own_batching(branch: Branch) -> NDArray[np.int32]:
+    """Every batching for itself."""
+    options = len(branch.batching)
+    return np.broadcast_to(np.arange(options, dtype=np.int32), (len(branch.cells), options))
+
+
 def classes(space: Space, number: int, facts: Facts) -> Classes:
     """The classes of branch `number`."""
     branch, workload = space.branches[number], space.config.workload
+    scaled = any(scales(planner) for planner in branch.planners)
     engines = np.array([role.replicas * role.attention_dp for role in branch.roles], dtype=np.int64)
-    single = (engines[branch.entries[branch.cells[:, 0]]] == 1).all(axis=1)
+    single = (engines[branch.entries[branch.cells[:, 0]]] == 1).all(axis=1) & (not scaled)
     return Classes(
-        batching=_batching_classes(space, branch, facts),
+        batching=_own_batching(branch) if scaled else _batching_classes(space, branch, facts),
         routing=np.array([_routing_classes(space, number, workload, alone) for alone in (True, False)], dtype=np.int32),
         single=single,
     )
@@ -75,9 +86,8 @@ def classes(space: Space, number: int, facts: Facts) -> Classes:
 def _batching_classes(space: Space, branch: Branch, facts: Facts) -> NDArray[np.int32]:
     """Representatives per role, put together: limits of different roles bind independently."""
     workload, options = space.config.workload, len(branch.batching)
-    own = np.broadcast_to(np.arange(options, dtype=np.int32), (len(branch.cells), options))
     if workload.concurrency is None or shares_tokens(workload):
-        return own
+        return _own_batching(branch)
     shapes = [role.shape for role in branch.roles]
     distinct_shapes = list(dict.fromkeys(shapes))
     shape_of = np.array([distinct_shapes.index(shape) for shape in shapes], dtype=np.int64)
@@ -141,7 +151,10 @@ def _routing_classes(space: Space, number: int, workload: Workload, alone: bool)
         canonical_json(space.deployment(number, option * loads)) for option in range(len(branch.routers) * planners)
     ]
     signatures = [
-        (_router_signature(branch.routers[option // planners], workload, alone), option % planners)
+        (
+            _router_signature(branch.routers[option // planners], workload, alone),
+            acting(branch.planners[option % planners]),
+        )
         for option in range(len(texts))
     ]
     first: dict[Hashable, int] = {}

@@ -25,16 +25,17 @@ def coverage(standing: Standing, ended: bool) -> Coverage:
 def _coverage_of_range(standing: Standing, ended: bool) -> Coverage:
     prepared, limits = standing.outline, standing.outline.space.config.workload.kv_load_range
     assert limits is not None
-    span, alive = spans(prepared.capacity, *limits), _alive(standing)
+    span, alive = spans(prepared.capacity, *limits), {scaled: _alive(standing, scaled) for scaled in (False, True)}
     total = settled = 0
     for own in prepared.branches:
         groups = slice(own.first, own.first + own.num_groups)
         total += int(span[groups].sum()) * own.num_options
-        settled += int(span[groups][~alive[groups]].sum()) * own.num_options
+        for scaled, lives in alive.items():
+            settled += int(span[groups][~lives[groups]].sum()) * own.num_options_that(scale=scaled)
     loads = {arm: _settled_loads(standing, arm) for arm in standing.asked}
     evaluated = sum(len(known) for known in loads.values())
     for (group, option), known in loads.items():
-        if alive[group]:
+        if alive[standing.is_scaled((group, option))][group]:
             first, twins = prepared.twins(group, option)
             settled += len(known) * twins if first == option else len(known - loads.get((group, first), set()))
     asked = sum(len(told) for told in standing.asked.values())
@@ -49,27 +50,29 @@ def _settled_loads(standing: Standing, arm: Arm) -> set[int]:
     return concurrencies(ratios, int(standing.outline.capacity[arm[0]]))
 
 
-def _alive(standing: Standing) -> NDArray[np.bool_]:
-    """Whether each group stands for itself and may still win: bool [G]; one that stands for others decides for them."""
+def _alive(standing: Standing, scaled: bool) -> NDArray[np.bool_]:
+    """Whether each group stands for itself and its static or scaled options may still win: bool [G]; one that stands
+    for others decides for them."""
     prepared = standing.outline
     alive = np.zeros(prepared.standing.size, dtype=np.bool_)
-    alive[prepared.order] = standing.alive(prepared.order)
+    alive[prepared.order] = standing.alive(prepared.order, scaled=scaled)
     for group in standing.hopeless:
         alive[prepared.standing[group]] = False
     return alive
 
 
 def _settled(standing: Standing) -> int:
-    prepared, alive = standing.outline, _alive(standing)
+    prepared, alive = standing.outline, {scaled: _alive(standing, scaled) for scaled in (False, True)}
     sizes = np.bincount(prepared.standing, minlength=prepared.standing.size)
     settled = 0
     for own in prepared.branches:
         groups = slice(own.first, own.first + own.num_groups)
-        settled += int(sizes[groups][~alive[groups]].sum()) * own.num_options
+        for scaled, lives in alive.items():
+            settled += int(sizes[groups][~lives[groups]].sum()) * own.num_options_that(scale=scaled)
     known = standing.settled
     for group, option in known:
         stands = int(prepared.standing[group])
-        if not alive[stands]:
+        if not alive[standing.is_scaled((group, option))][stands]:
             continue
         twin, twins = prepared.twins(group, option)
         if (stands, twin) == (group, option):

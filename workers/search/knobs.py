@@ -1,23 +1,18 @@
-"""The knobs beside the parallel shape: batching, routing, scaling and load, each as a list of choices.
+"""The knobs beside the parallel shape: batching, routing and load, each as a list of choices (scaling: `planners`).
 
-Source: search.md, sections 1.1 to 1.3 and 5.3.
+Source: search.md, sections 1.1 and 1.2.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from app.schemas.deployment import Backend, Mode, RouterConfig
-from app.schemas.goal import Goal
-from app.schemas.presets import FPM_SAMPLINGS, LOAD_SENSITIVITIES, SCALING_POLICIES, ScalingPolicy
 from app.schemas.search_space import SearchSpace
 from app.schemas.study import SmartSearchConfig
 
 ROLES: dict[str, tuple[str, ...]] = {"agg": ("agg",), "disagg": ("prefill", "decode")}
-
-REPLAYS_SCALING = False
-"""Whether the simulator replays a scaling planner; while it does not, scaling policies are left out, with a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,61 +69,6 @@ def _kv_routers(space: SearchSpace) -> list[RouterConfig]:
         )
         for credit, scale, temperature, host_weight, disk_weight in weights
     ]
-
-
-def policies(space: SearchSpace) -> list[ScalingPolicy]:
-    """The scaling policies of the space, presets resolved, repeats removed."""
-    resolved = (SCALING_POLICIES[p] if isinstance(p, str) else p for p in space.planner_scaling_policy)
-    return list({policy.model_dump_json(): policy for policy in resolved}.values())
-
-
-def optimization_target(goal: Goal) -> str | None:
-    """What a planner would optimize under this goal; None if only static policies make sense."""
-    if goal.target in ("goodput", "goodput_per_gpu"):
-        sla = goal.sla
-        return "sla" if sla is not None and sla.ttft_ms is not None and sla.itl_ms is not None else None
-    if goal.target in ("e2e_latency", "ttft"):
-        return "latency"
-    return "throughput"
-
-
-def kept_policies(space: SearchSpace, goal: Goal) -> list[ScalingPolicy]:
-    """Policies that act under the goal: throughput scaling needs the sla target, any scaling needs a target."""
-    target = optimization_target(goal)
-    return [
-        policy
-        for policy in policies(space)
-        if not (policy.enable_throughput_scaling and target != "sla")
-        and not (policy.enable_load_scaling and target is None)
-    ]
-
-
-def planners(config: SmartSearchConfig) -> tuple[dict[str, Any] | None, ...]:
-    """Every planner of the main study; None stands for a static deployment.
-
-    A scaling policy multiplies with the sampling and sensitivity knobs; the load predictor is settled beforehand.
-    """
-    space = config.search_space
-    options: list[dict[str, Any] | None] = []
-    for policy in kept_policies(space, config.goal):
-        if not (policy.enable_throughput_scaling or policy.enable_load_scaling):
-            options.append(None)
-            continue
-        if not REPLAYS_SCALING:
-            continue
-        options += [
-            {**policy.model_dump(), **fpm, **sensitivity, "optimization_target": optimization_target(config.goal)}
-            for fpm, sensitivity in product(
-                _resolved(space.planner_fpm_sampling, FPM_SAMPLINGS),
-                _resolved(space.planner_load_sensitivity, LOAD_SENSITIVITIES),
-            )
-        ]
-    return tuple(options)
-
-
-def _resolved(entries: Iterable[Any], presets: dict[str, Any]) -> list[dict[str, Any]]:
-    dumped = [(presets[entry] if isinstance(entry, str) else entry).model_dump() for entry in entries]
-    return list({repr(sorted(each.items())): each for each in dumped}.values())
 
 
 def loads(config: SmartSearchConfig) -> tuple[float | None, ...]:

@@ -4,8 +4,9 @@ A group is a cell (parallel configuration and backend) with one batching; its op
 Groups are numbered through all branches.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from workers.search.classes import Classes, classes, shares_tokens, without_twin
 from workers.search.concurrencies import group_capacities
 from workers.search.facts import Facts
 from workers.search.knobs import Batching
+from workers.search.planners import scales
 from workers.search.space import Branch, Space
 from workers.traffic.load_shape import load_shape
 
@@ -35,12 +37,14 @@ TimesOf = Callable[[str, ParallelShape], Times]
 
 @dataclass(frozen=True, slots=True)
 class BranchOutline:
-    """One branch. first: number of its first group. gains: float64 [M, C * L], upper bounds, larger is better."""
+    """One branch. first: number of its first group. gains: float64 [M, C * L], upper bounds, larger is better;
+    scaled_gains: the same for the options whose planner scales."""
 
     first: int
     branch: Branch
     classes: Classes
     gains: NDArray[np.float64]
+    scaled_gains: NDArray[np.float64]
 
     @property
     def num_options(self) -> int:
@@ -52,6 +56,15 @@ class BranchOutline:
         """Cells times batchings."""
         return len(self.branch.cells) * len(self.branch.batching)
 
+    def is_scaled(self, option: int) -> bool:
+        """Whether the planner of an option scales."""
+        return scales(self.branch.planners[option % len(self.branch.planners)])
+
+    def num_options_that(self, *, scale: bool) -> int:
+        """Options whose planner scales, or does not."""
+        alike = sum(scales(planner) == scale for planner in self.branch.planners)
+        return len(self.branch.routers) * alike
+
     def options(self, group: int) -> list[int]:
         """The options of a group (counted within the branch) that stand for their twins, in order."""
         row = self.classes.routing[0 if self.classes.single[group // len(self.branch.batching)] else 1]
@@ -62,7 +75,8 @@ class BranchOutline:
 class Outline:
     """All branches.
 
-    gains: float64 [M, G]; standing: int64 [G], the group that stands for each; gpus: int64 [G];
+    gains, scaled_gains: float64 [M, G], of static and of scaled options.
+    standing: int64 [G], the group that stands for each; gpus: int64 [G].
     order: int64, the groups that stand for themselves, most promising first.
     capacity: int64 [G], requests that fill a group's KV cache on average, under a range of KV loads; else empty.
     """
@@ -70,6 +84,7 @@ class Outline:
     space: Space
     branches: tuple[BranchOutline, ...]
     gains: NDArray[np.float64]
+    scaled_gains: NDArray[np.float64]
     standing: NDArray[np.int64]
     order: NDArray[np.int64]
     capacity: NDArray[np.int64]
@@ -78,6 +93,10 @@ class Outline:
     def is_bounded(self) -> bool:
         """Whether early results can spare later replays."""
         return bool(np.isfinite(self.gains).any())
+
+    def gains_of(self, *, scaled: bool) -> NDArray[np.float64]:
+        """Upper bounds of the groups' options whose planner scales, or of the others: float64 [M, G]."""
+        return self.scaled_gains if scaled else self.gains
 
     def twins(self, group: int, option: int) -> tuple[int, int]:
         """The option of a group that stands for this one, and for how many it stands."""
@@ -102,8 +121,11 @@ def outline(space: Space, facts: Facts, times: TimesOf) -> Outline:
         kinds = without_twins(branch) if small else classes(space, number, facts)
         groups = len(branch.cells) * len(branch.batching)
         unknown = np.full((len(targets), groups), np.inf)
-        hint = unknown if small else _gains(space, branch, targets, load or _typical(space.config), facts, times)
-        branches.append(BranchOutline(first, branch, kinds, unknown if load is None else hint))
+        hint, scaled = unknown, unknown
+        if not small:
+            hint, scaled = _gains(space, branch, targets, load or _typical(space.config), facts, times)
+        known = (unknown, unknown) if load is None else (hint, scaled)
+        branches.append(BranchOutline(first, branch, kinds, *known))
         hints.append(hint)
         first += groups
     standing = [_standing(each) for each in branches]
@@ -111,8 +133,11 @@ def outline(space: Space, facts: Facts, times: TimesOf) -> Outline:
     own = np.flatnonzero(flat == np.arange(flat.size))
     order = own[np.argsort(-_promise(_joined(hints, targets)[:, own]), kind="stable")]
     gains = _joined([each.gains for each in branches], targets)
+    scaled_gains = _joined([each.scaled_gains for each in branches], targets)
     capacity = [group_capacities(space, branch, facts) for branch in space.branches]
-    return Outline(space, tuple(branches), gains, flat, order, np.concatenate([np.zeros(0, np.int64), *capacity]))
+    return Outline(
+        space, tuple(branches), gains, scaled_gains, flat, order, np.concatenate([np.zeros(0, np.int64), *capacity])
+    )
 
 
 def _joined(parts: list[NDArray[np.float64]], targets: tuple[str, ...]) -> NDArray[np.float64]:
@@ -173,6 +198,8 @@ class _Role:
         )
         size = (len(branch.backends), len(branch.roles), len(self.limits))
         self.rate, self.prompt_ms, self.step_ms = np.full(size, np.inf), np.zeros(size), np.zeros(size)
+        # Of the largest fleet that the budget allows, and of a single engine: what a planner can make of a pool.
+        self.largest_rate, self.engine_rate = np.full(size, np.inf), np.full(size, np.inf)
 
     def fill(self, times: TimesOf, wanted: NDArray[np.int64]) -> None:
         """Args: wanted, int64 [W, 2], pairs of backend and role configuration that occur in cells."""
@@ -186,6 +213,9 @@ class _Role:
                 best = self._curve(times, self._branch.backends[backend], shape, limits)
                 if best is not None:
                     self.rate[backend, members, at] = self._rate(ranks[members], best)
+                    engines = np.array([self._space.gpu_budget // shape.gpus or 1, 1], dtype=np.float64)
+                    largest, single = self._rate(engines * shape.attention_dp, best)
+                    self.largest_rate[backend, members, at], self.engine_rate[backend, members, at] = largest, single
                     self.prompt_ms[backend, members, at] = self._load.isl * best.token_ms
                     self.step_ms[backend, members, at] = best.step_ms
 
@@ -209,7 +239,8 @@ class _Role:
 
 def _gains(
     space: Space, branch: Branch, targets: tuple[str, ...], load: Load, facts: Facts, times: TimesOf
-) -> NDArray[np.float64]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Bounds of the static options and of the scaled ones, float64 [M, C * L] each."""
     entries, backend = branch.entries[branch.cells[:, 0]].astype(np.int64), branch.cells[:, 1].astype(np.int64)
     names = ("agg",) if branch.mode == "agg" else ("prefill", "decode")
     roles = [_Role(space, branch, place, name, load, facts) for place, name in enumerate(names)]
@@ -218,9 +249,39 @@ def _gains(
         role.fill(times, np.unique(np.column_stack([backend, entries[:, place]]), axis=0))
         at = np.array([role.limits.index(each[place]) for each in branch.batching], dtype=np.int64)
         picked.append((backend[:, None], entries[:, place][:, None], at[None, :]))
-    rate = np.minimum.reduce([role.rate[where] for role, where in zip(roles, picked, strict=True)])
     step_ms, prompt_ms = roles[-1].step_ms[picked[-1]], roles[0].prompt_ms[picked[0]]
     steps = (load.osl if branch.mode == "disagg" else load.osl - 1) / load.tokens_per_step
-    gpus = np.broadcast_to(branch.gpus()[branch.cells[:, 0]][:, None], rate.shape).astype(np.float64)
-    flat = [each.reshape(-1) for each in (rate, prompt_ms + steps * step_ms, step_ms, gpus)]
-    return bounds.gain_bounds(targets, flat[0], flat[1], flat[2], flat[3], load)
+    alone_ms, step_ms = (prompt_ms + steps * step_ms).reshape(-1), step_ms.reshape(-1)
+
+    def bounded(rates: list[NDArray[np.float64]], gpus: NDArray[Any]) -> NDArray[np.float64]:
+        rate = np.minimum.reduce([each[where] for each, where in zip(rates, picked, strict=True)])
+        known = np.broadcast_to(gpus, rate.shape).astype(np.float64).reshape(-1)
+        return bounds.gain_bounds(targets, rate.reshape(-1), alone_ms, step_ms, known, load)
+
+    static = bounded([role.rate for role in roles], branch.gpus()[branch.cells[:, 0]][:, None])
+    if not any(scales(planner) for planner in branch.planners):
+        return static, static
+    engine_rates = [role.engine_rate for role in roles]
+    gpus = _gpus_per_request(branch, [each[where] for each, where in zip(engine_rates, picked, strict=True)], picked)
+    whole, per_gpu = bounded([role.largest_rate for role in roles], gpus), bounded(engine_rates, gpus)
+    is_per_gpu = np.array([target.endswith("_per_gpu") for target in targets])
+    return static, np.where(is_per_gpu[:, None], per_gpu, whole)
+
+
+def _gpus_per_request(
+    branch: Branch, rates: Sequence[NDArray[np.float64]], picked: Sequence[Any]
+) -> NDArray[np.float64]:
+    """GPUs that one engine per role keeps busy at the rate of the slower: float64 [C, L].
+
+    A planner can give each role just the engines it needs, so a request takes of each role no more GPU time than an
+    engine takes that has all requests to itself.
+
+    Args: rates, of one engine, by role: [C, L]. picked: indices of their role configurations.
+    """
+    widths = np.array([role.shape.gpus for role in branch.roles], dtype=np.float64)
+    slower = np.minimum.reduce(rates)
+    total: NDArray[np.float64] = np.zeros(slower.shape)
+    for rate, where in zip(rates, picked, strict=True):
+        busy = np.divide(slower, rate, out=np.ones_like(slower), where=np.isfinite(rate))
+        total += widths[where[1]] * busy
+    return total

@@ -8,9 +8,11 @@ from typing import Any
 from app.catalog import snapshot
 from app.schemas.advice import Warned
 from app.schemas.plan import ContextPlan, KvCapacityPlan, NearestPlan
+from app.schemas.policies import kept_policies
 from workers.search.facts import CatalogFacts, Facts
-from workers.search.knobs import REPLAYS_SCALING, distinct, kept_policies
+from workers.search.knobs import distinct
 from workers.search.nearest import nearest_fit
+from workers.search.planners import REPLAYS_SCALING
 from workers.search.room import TraceSummary
 from workers.search.sieve import Excluded
 from workers.search.space import Space

@@ -1,7 +1,8 @@
 """What `auto` asks next, stage by stage; a stage begins only when the one before it has nothing left.
 
 1. every group that may still win, with its first option; 2. under a range of KV loads, refinement along the front;
-3. the other options of the groups, best groups first; 4. refinement again, now among all options.
+3. the other options of the groups, best groups first, those whose planner scales last; 4. refinement again, now among
+all options.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,25 +26,31 @@ def refinements(standing: Standing, branch: int | None) -> Iterator[Pick]:
             return
 
 
-def _groups(standing: Standing, branch: int | None) -> list[int]:
-    """Groups that may still win, most promising first."""
+def _groups(standing: Standing, branch: int | None, *, scaled: bool) -> list[int]:
+    """Groups whose static or scaled options may still win, most promising first."""
     prepared = standing.outline
     order = prepared.order
     if branch is not None:
         own = prepared.branches[branch]
         order = order[(order >= own.first) & (order < own.first + own.num_groups)]
-    return [group for group in order[standing.alive(order)].tolist() if group not in standing.hopeless]
+    return [group for group in order[standing.alive(order, scaled=scaled)].tolist() if group not in standing.hopeless]
 
 
 def _first_options(standing: Standing, branch: int | None) -> Iterator[Pick]:
-    for group in _groups(standing, branch):
-        yield from _unasked(standing, (group, _options(standing, group)[0]))
+    for scaled in (False, True):
+        for group in _groups(standing, branch, scaled=scaled):
+            arm = (group, _options(standing, group)[0])
+            if standing.is_scaled(arm) == scaled:
+                yield from _unasked(standing, arm)
 
 
 def _other_options(standing: Standing, branch: int | None) -> Iterator[Pick]:
-    for group in sorted(_groups(standing, branch), key=lambda group: _reached(standing, group)):
-        for option in _options(standing, group)[1:]:
-            yield from _unasked(standing, (group, option))
+    for scaled in (False, True):
+        groups = _groups(standing, branch, scaled=scaled)
+        for group in sorted(groups, key=lambda group: _reached(standing, group)):
+            for option in _options(standing, group)[1:]:
+                if standing.is_scaled((group, option)) == scaled:
+                    yield from _unasked(standing, (group, option))
 
 
 def _options(standing: Standing, group: int) -> list[int]:

@@ -6,6 +6,7 @@ and ends when nothing is left, or when the client's own budget is spent. `random
 everything. A range of KV loads is sampled at both ends and the middle, then refined along the front.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -16,6 +17,7 @@ from app.schemas.study import SmartSearchConfig, canonical_json
 from workers.search import coverage, draw
 from workers.search.baseline import baseline_deployment
 from workers.search.bounds import Times
+from workers.search.forecasts import predictor_fields
 from workers.search.history import Coverage, Told
 from workers.search.locate import Locator
 from workers.search.outline import Outline, outline
@@ -36,9 +38,9 @@ class Search:
     """The sampler of one study; it keeps no state between calls."""
 
     def __init__(self, config: SmartSearchConfig, plan: Plan, seed: int, ready: "Prepared | None" = None) -> None:
-        del plan  # The space follows from the configuration; the plan is its summary.
+        # The space follows from the configuration and, of the plan, the load predictors; the rest is its summary.
         self._config, self._seed = config, seed
-        self._ready = ready or prepared(canonical_json(config))
+        self._ready = ready or prepared(canonical_json(config), _predictors(plan))
 
     def ask(self, history: Sequence[Told], n: int) -> list[Deployment]:
         """At most n deployments to evaluate next; none when the search has ended."""
@@ -77,6 +79,10 @@ class Search:
         return [_deployment(self._ready.outline, arm, ratio) for arm, ratio in picks]
 
 
+def _predictors(plan: Plan) -> str:
+    return json.dumps(predictor_fields(plan.load_predictors), sort_keys=True)
+
+
 class Prepared:
     """What every round of a study needs anew: outline and locator."""
 
@@ -86,8 +92,11 @@ class Prepared:
 
 
 @lru_cache(maxsize=8)
-def prepared(document: str) -> Prepared:
-    """What the search of a configuration, in canonical JSON, works with; the last few are kept."""
+def prepared(document: str, predictors: str = "{}") -> Prepared:
+    """What the search of a configuration works with; the last few are kept.
+
+    Args: document, the configuration in canonical JSON; predictors, fields of the load predictor chosen per interval.
+    """
     config = SmartSearchConfig.model_validate_json(document)
     space = config.search_space
     used: set[AicTimes] = set()
@@ -97,7 +106,8 @@ def prepared(document: str) -> Prepared:
         used.add(known := aic_times(identity))
         return known
 
-    ready = Prepared(outline(study_space(config), catalog_facts(config), times))
+    chosen = {int(interval): fields for interval, fields in json.loads(predictors).items()}
+    ready = Prepared(outline(study_space(config, chosen), catalog_facts(config), times))
     persist_all(used)  # The replays, in other processes, ask the same questions.
     return ready
 

@@ -9,7 +9,6 @@ Source: search.md, section 2; service.md, section 2 (plan).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +25,11 @@ from workers.search.knobs import (
     batchings,
     distinct,
     loads,
-    planners,
     routers,
     searched_modes,
 )
 from workers.search.pins import pinned_entries, pinned_shapes
+from workers.search.planners import PlannerFields, Predictors, planners
 from workers.search.shapes import RoleConfig, all_shapes, disagg_pairs, role_configs
 from workers.search.sieve import Excluded, Sieve
 
@@ -63,7 +62,7 @@ class Branch:
     cells: NDArray[np.int32]
     batching: tuple[tuple[Batching, ...], ...]
     routers: tuple[RouterConfig, ...]
-    planners: tuple[dict[str, Any] | None, ...]
+    planners: tuple[PlannerFields | None, ...]
     loads: tuple[float | None, ...]
     sizes: tuple[PoolSizes, ...]
 
@@ -142,9 +141,10 @@ def _pool(space: SearchSpace, role: str, config: RoleConfig, limits: Batching) -
     )
 
 
-def build_space(config: SmartSearchConfig, facts: Facts) -> Space:
+def build_space(config: SmartSearchConfig, facts: Facts, predictors: Predictors | None = None) -> Space:
     """Every candidate of a configuration.
 
+    Args: predictors, the load predictor chosen per throughput interval.
     Raises: InvalidRequestError for a pinned shape that no backend can run, or a pool too large to hold.
     """
     space = config.search_space
@@ -154,13 +154,13 @@ def build_space(config: SmartSearchConfig, facts: Facts) -> Space:
     excluded = tuple(each for sieve in sieves for each in sieve.excluded)
     branches = []
     for mode in searched_modes(space):
-        branch = _branch(config, mode, sieves)
+        branch = _branch(config, mode, sieves, predictors or {})
         if branch.size > 0:
             branches.append(branch)
     return Space(config, tuple(branches), excluded)
 
 
-def _branch(config: SmartSearchConfig, mode: Mode, sieves: Sequence[Sieve]) -> Branch:
+def _branch(config: SmartSearchConfig, mode: Mode, sieves: Sequence[Sieve], predictors: Predictors) -> Branch:
     space = config.search_space
     roles, entries = _pool_entries(space, mode, distinct(shape for sieve in sieves for shape in sieve.perf_data))
     allowed = np.zeros((len(entries), len(sieves)), dtype=np.bool_)
@@ -179,7 +179,7 @@ def _branch(config: SmartSearchConfig, mode: Mode, sieves: Sequence[Sieve]) -> B
         cells=np.argwhere(allowed).astype(np.int32),
         batching=tuple(product(*choices)),
         routers=routers(space),
-        planners=planners(config),
+        planners=planners(config, predictors),
         loads=loads(config),
         sizes=tuple(PoolSizes(s.backend, *(_pool_size(space, mode, stage) for stage in s.stages())) for s in sieves),
     )

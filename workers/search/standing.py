@@ -85,16 +85,23 @@ class Standing:
         elif self.leader is None or (candidate.rejected, -candidate.score) < (self.leader.rejected, -self.leader.score):
             self.leader = candidate
         if arm is not None and told.objectives:
-            named = zip(self.goal.objectives, told.objectives, self.outline.gains[:, arm[0]].tolist(), strict=True)
+            known = self.outline.gains_of(scaled=self.is_scaled(arm))[:, arm[0]]
+            named = zip(self.goal.objectives, told.objectives, known.tolist(), strict=True)
             self.trusted &= all(signed(name, value) <= bound + TRUST * abs(bound) for name, value, bound in named)
+
+    def is_scaled(self, arm: Arm) -> bool:
+        """Whether the planner of an arm scales."""
+        return self.outline.branches[self.outline.branch_of(arm[0])].is_scaled(arm[1])
 
     def concurrencies(self, arm: Arm) -> set[int]:
         """Under a range of KV loads, the concurrencies that an arm has been asked with."""
         ratios = (each.deployment.kv_load_ratio or 0.0 for each in self.asked.get(arm, ()))
         return concurrencies(ratios, int(self.outline.capacity[arm[0]]))
 
-    def alive(self, groups: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def alive(self, groups: NDArray[np.int64], *, scaled: bool = False) -> NDArray[np.bool_]:
         """Which groups may still hold something that ranks first, or belongs on the front: bool [len(groups)].
+
+        scaled: asks about the options whose planner scales instead of the others.
 
         A group is out if its bound lies strictly below what is there: below the leader's score, or dominated by a
         member of the front. Whoever rejects requests rules nothing out: a complete candidate ranks before it.
@@ -102,7 +109,7 @@ class Standing:
         alive = np.ones(groups.size, dtype=np.bool_)
         if not self.trusted:
             return alive
-        bounds = self.outline.gains[:, groups]
+        bounds = self.outline.gains_of(scaled=scaled)[:, groups]
         raised = bounds + TRUST * np.abs(bounds) + TRUST
         if self.goal.is_pareto:
             points = [point[:-1] for point, member in self.front.members if member.rejected == 0]

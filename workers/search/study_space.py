@@ -3,12 +3,14 @@
 Every round asks for the same space; building it takes milliseconds to a second, so the last few are kept.
 """
 
+import json
 from functools import lru_cache
 
 from app.errors import FieldFault, InvalidRequestError
+from app.schemas.policies import policy_faults
 from app.schemas.study import SmartSearchConfig, canonical_json
 from workers.search.facts import CatalogFacts
-from workers.search.knobs import kept_policies, planners
+from workers.search.planners import Predictors, planners
 from workers.search.space import Space, build_space
 
 
@@ -18,25 +20,29 @@ def catalog_facts(config: SmartSearchConfig) -> CatalogFacts:
     return CatalogFacts(wanted.model_name, wanted.hardware_sku, wanted.aic_nextn)
 
 
-def study_space(config: SmartSearchConfig) -> Space:
-    """The space of a configuration; the last few are kept, as every round of a study asks for its own."""
-    return _space(canonical_json(config))
+def study_space(config: SmartSearchConfig, predictors: Predictors | None = None) -> Space:
+    """The space of a configuration; the last few are kept, as every round of a study asks for its own.
+
+    Args: predictors, the load predictor chosen per throughput interval; without them candidates name none.
+    Raises: InvalidRequestError if no scaling policy is left, or none of their predictors can run.
+    """
+    known = {interval: dict(fields) for interval, fields in (predictors or {}).items()}
+    return _space(canonical_json(config), json.dumps(known, sort_keys=True))
 
 
 @lru_cache(maxsize=8)
-def _space(document: str) -> Space:
+def _space(document: str, predictors: str) -> Space:
     config = SmartSearchConfig.model_validate_json(document)
-    _check_policies(config)
-    return build_space(config, catalog_facts(config))
+    check_policies(config)
+    chosen = {int(interval): fields for interval, fields in json.loads(predictors).items()}
+    return build_space(config, catalog_facts(config), chosen)
 
 
-def _check_policies(config: SmartSearchConfig) -> None:
-    if planners(config):
-        return
-    written = [p if isinstance(p, str) else p.model_dump() for p in config.search_space.planner_scaling_policy]
-    why = f"holds no policy that goal.target {config.goal.target} can use"
-    if kept_policies(config.search_space, config.goal):
+def check_policies(config: SmartSearchConfig) -> None:
+    """Raises: InvalidRequestError if no scaling policy is left, or none of their predictors can run."""
+    faults = list(policy_faults(config))
+    if not faults and not planners(config, {}):
         why = "holds scaling policies only, which the simulator does not replay"
-    raise InvalidRequestError(
-        [FieldFault("/search_space/planner_scaling_policy", written, why, "add the policy disabled")]
-    )
+        faults = [FieldFault("/search_space/planner_scaling_policy", None, why, "add the policy disabled")]
+    if faults:
+        raise InvalidRequestError(faults)

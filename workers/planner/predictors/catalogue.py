@@ -1,6 +1,4 @@
-"""Predictors by their settings. Those that need the extra `predictors` are looked for only when they are asked for."""
-
-from importlib.util import find_spec
+"""Predictors by their settings. Those that need the extra `predictors` are imported only when they are asked for."""
 
 from app.schemas.presets import LoadPredictor
 from workers.planner.predictors import constant
@@ -8,15 +6,7 @@ from workers.planner.predictors.constant import ConstantPredictor
 from workers.planner.predictors.kalman import KalmanPredictor
 from workers.planner.predictors.predictor import Predictor
 
-EXTRA = "predictors"
-_NEEDS = {"arima": "pmdarima", "prophet": "prophet"}
 _FITTED_MIN_POINTS = 5
-
-
-def missing(settings: LoadPredictor) -> str | None:
-    """The package that the predictor needs and this installation lacks; None if it can run."""
-    package = _NEEDS.get(settings.load_predictor)
-    return package if package is not None and find_spec(package) is None else None
 
 
 def min_points(settings: LoadPredictor) -> int:

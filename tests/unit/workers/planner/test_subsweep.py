@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.schemas import policies
 from app.schemas.presets import LOAD_PREDICTORS, LoadPredictor
 from tests.golden.files import cases
-from workers.planner.predictors import catalogue
 from workers.planner.subsweep import (
     MOST_WINDOWS,
     Choice,
@@ -50,7 +50,7 @@ def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
     def find(name: str) -> Any:
         return None if name in packages else found(name)
 
-    monkeypatch.setattr(catalogue, "find_spec", find)
+    monkeypatch.setattr(policies, "find_spec", find)
 
 
 def test_windows_of_a_trace_count_requests_and_average_lengths() -> None:
