@@ -44,3 +44,5 @@ lock: dev ## resolve the locks anew after a change in pyproject.toml
 	  --generate-hashes --only-binary :all: --no-header -c requirements-dev.lock - -o requirements-browser.lock
 	sed -n 's/^predictors = \["\(.*\)", "\(.*\)"\].*/\1\n\2/p' pyproject.toml | $(VENV)/uv pip compile --python-version 3.11 \
 	  --generate-hashes --only-binary :all: --no-header -c requirements-dev.lock - -o requirements-predictors.lock
+	sed -n '/^vizier = \[/,/^\]/s/^ *"\([^"]*\)".*/\1/p' pyproject.toml | sed 's/google-vizier==/google-vizier[jax]==/' \
+	  | $(VENV)/uv pip compile --python-version 3.11 --generate-hashes --only-binary :all: --no-header - -o requirements-vizier.lock

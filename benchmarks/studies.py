@@ -45,7 +45,7 @@ def run(config: SmartSearchConfig) -> Study:
     started = time.perf_counter()
     search, history = Search(config, plan(config), config.sweep.seed), list[Told]()
     while proposals := search.ask(history, min(ROUND_TRIALS, MAX_TRIALS - len(history))):
-        history += evaluate(config, proposals, len(history))
+        history += evaluate(config, [each.deployment for each in proposals], len(history))
         if len(history) >= MAX_TRIALS:
             break
     return Study(history, search.coverage(history), time.perf_counter() - started)

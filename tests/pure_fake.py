@@ -17,7 +17,7 @@ from app.schemas.advice import Warned
 from app.schemas.deployment import Deployment, ParallelShape, RoleDeployment
 from app.schemas.plan import BudgetPlan, ContextPlan, LoadPlan, Plan
 from app.schemas.status import ReasonCode, TrialStatus
-from workers.search.history import Coverage, Told
+from workers.search.history import Coverage, Proposal, Told
 from workers.stability import Stability
 from workers.verdict import Reason, Verdict
 
@@ -65,12 +65,15 @@ class Search:
         self._round = label(config, "round", 10**6)
         self._repeat = label(config, "repeat")
 
-    def ask(self, history: Sequence[Told], n: int) -> list[Deployment]:
+    def ask(self, history: Sequence[Told], n: int, should_stop: Callable[[], bool]) -> list[Proposal]:
         """The next points; with the label `repeat`, the second round begins with as many old ones."""
         start = len({told.deployment for told in history})
         fresh = [deployment(number) for number in range(start, min(self._num, start + min(n, self._round)))]
         old = [deployment(number) for number in range(self._repeat)] if fresh and history else []
-        return [*old, *fresh]
+        return [
+            Proposal(each, {"context": float(each.context_length or 0), "asked": len(history)})
+            for each in (*old, *fresh)
+        ]
 
     def coverage(self, history: Sequence[Told]) -> Coverage:
         """All that were told."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import structlog
-from sqlalchemy import func
+from sqlalchemy import func, select
 
 from app.config import settings
 from app.db.engine import transaction
@@ -27,15 +27,15 @@ from app.db.tables import StudyRow
 from app.errors import SpicaError, TransitionRefusedError
 from app.ids import fingerprint
 from app.queue import announce, wake_trials
-from app.schemas.deployment import Deployment
 from app.schemas.plan import Plan
 from app.schemas.policies import throughput_intervals
 from app.schemas.status import STUDY_TERMINAL, StudyStatus
 from app.schemas.study import SmartSearchConfig
 from app.traces.store import at_hand, stored_trace
 from workers import dispatch, endings, ledger
-from workers.errors import EvaluationError
+from workers.errors import EvaluationError, SamplerError, StoppedError
 from workers.plan import plan as make_plan
+from workers.search.history import Proposal
 from workers.search.search import Search
 from workers.stability import FRONT_LEADERS, LEADERS, Stability, stability
 
@@ -43,6 +43,8 @@ log = structlog.get_logger()
 
 ROUND_TRIALS = 512
 """The most trials of one round. A constant, not a setting: with a sampler that learns, the answer depends on it."""
+
+_ASK_LOCK = 7310404
 
 
 class Step(NamedTuple):
@@ -156,12 +158,27 @@ def _during_round(study_id: UUID) -> Step | None:
 
 
 def _between_rounds(study: StudyRow) -> Step | None:
-    """No trial is open: ask for the next round, and begin it, or rank and end the study."""
+    """No trial is open: ask for the next round, and begin it, or rank and end the study.
+
+    One process asks at a time: an optimizer may think for minutes, and a second one would only think the same.
+    """
+    with transaction() as turn:
+        if not turn.scalar(select(func.pg_try_advisory_xact_lock(_ASK_LOCK, func.hashtext(str(study.id))))):
+            return None
+        return _asked(study)
+
+
+def _asked(study: StudyRow) -> Step | None:
     known = ledger.closed_rounds(study)
     config = SmartSearchConfig.model_validate(study.config)
     search = Search(config, Plan.model_validate(study.plan), study.seed)
     room = min(ROUND_TRIALS, settings().max_trials - study.num_trials)
-    proposals = search.ask(known.told, room) if room > 0 else []
+    try:
+        proposals = search.ask(known.told, room, lambda: _is_cancelled(study.id)) if room > 0 else []
+    except StoppedError:
+        return None
+    except SamplerError as error:
+        return _sampler_failed(study, error)
     trials = _new_trials(known, proposals)
     # The coverage costs the sampler as much as an ask: computed for the end, and now and then on the way.
     is_told = not trials or len(known.told) >= 2 * (study.coverage or {"evaluated": 0})["evaluated"]
@@ -189,6 +206,21 @@ def _between_rounds(study: StudyRow) -> Step | None:
         return Step(locked.version, chunks)
 
 
+def _is_cancelled(study_id: UUID) -> bool:
+    with transaction() as db:
+        found = db.execute(select(StudyRow.cancel_requested_at).where(StudyRow.id == study_id)).one_or_none()
+    return found is None or found[0] is not None
+
+
+def _sampler_failed(study: StudyRow, error: SamplerError) -> Step | None:
+    log.error("sampler_failed", study_id=str(study.id), error=str(error))
+    with transaction() as db:
+        locked = lock_study(db, study.id)
+        if locked is None or (locked.status, locked.round) != (study.status, study.round):
+            return None
+        return Step(endings.end_study(db, locked, endings.sampler_problem(error)))
+
+
 def _stability(study: StudyRow, config: SmartSearchConfig, known: ledger.Known) -> tuple[list[int], Stability]:
     """Trial numbers of the leaders, and how firm they stand; a study whose leaders cannot be replayed ends without."""
     numbers = ledger.leaders(config.goal, known.results, LEADERS, FRONT_LEADERS)
@@ -201,17 +233,17 @@ def _stability(study: StudyRow, config: SmartSearchConfig, known: ledger.Known) 
         return [], Stability()
 
 
-def _new_trials(known: ledger.Known, proposals: Sequence[Deployment]) -> list[NewTrial]:
+def _new_trials(known: ledger.Known, proposals: Sequence[Proposal]) -> list[NewTrial]:
     """Rows for a round; a proposal that repeats an earlier trial is born with that one's verdict.
 
     A repeat within the round is left out: its twin has no verdict yet, and one row per configuration is enough.
     """
     trials: dict[str, NewTrial] = {}
     number = len(known.told)
-    for deployment in proposals:
-        document = deployment.model_dump(mode="json")
+    for each in proposals:
+        document = each.deployment.model_dump(mode="json")
         sha256 = fingerprint(document)
         if sha256 not in trials:
-            trials[sha256] = NewTrial(number, document, sha256, known.numbers.get(sha256))
+            trials[sha256] = NewTrial(number, document, sha256, known.numbers.get(sha256), each.suggestion)
             number += 1
     return list(trials.values())

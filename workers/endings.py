@@ -38,6 +38,11 @@ def planning_problem(error: Exception | None) -> dict[str, Any]:
     return problem("planning-failed", "The study could not be planned", detail, **code)
 
 
+def sampler_problem(error: Exception) -> dict[str, Any]:
+    """Why no next trials could be had."""
+    return problem("sampler-failed", "The optimizer could not go on", str(error))
+
+
 def repeated_failure(db: Session, study: StudyRow) -> dict[str, Any] | None:
     """The problem of a study whose latest trials all failed with one cause, else None."""
     if study.num_failed < MAX_EQUAL_FAILURES:

@@ -5,6 +5,8 @@ EvaluationError
 +-- UnsupportedError    no performance data or no backend support
 +-- StuckError          the replay can make no progress (livelock of the modelled engine)
 +-- StoppedError        should_stop said so (deadline or cancel)
+
+SamplerError            the optimizer's process is not there or cannot answer; no trial's fault
 """
 
 from collections.abc import Mapping
@@ -36,3 +38,7 @@ class StuckError(EvaluationError):
 
 class StoppedError(EvaluationError):
     """The caller asked the replay to stop."""
+
+
+class SamplerError(Exception):
+    """No next trials can be had: the optimizer's process is missing or failed."""

@@ -53,6 +53,7 @@ _TOLD = (
     TrialRow.objectives,
     TrialRow.rejected,
     TrialRow.cache_hit,
+    TrialRow.suggestion,
 )
 _RESULT = (
     CandidateRow.number,
@@ -93,6 +94,7 @@ def _told(row: Any) -> Told:
         objectives=tuple(row.objectives or ()),
         rejected=row.rejected,
         cache_hit=row.cache_hit,
+        suggestion=row.suggestion,
     )
 
 

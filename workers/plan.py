@@ -10,7 +10,7 @@ from workers.search.facts import Facts
 from workers.search.forecasts import chosen_predictors, predictor_fields
 from workers.search.knobs import ROLES, distinct
 from workers.search.outlook import nearest, problem, warnings
-from workers.search.room import TraceSummary, capacities, requests_over_context, resolved_load
+from workers.search.room import TraceSummary, capacities, requests_over_context, resolved_load, trace_sums
 from workers.search.sieve import Excluded
 from workers.search.space import Branch, Space
 from workers.search.study_space import catalog_facts, check_policies, study_space
@@ -48,6 +48,7 @@ def plan_of(space: Space, facts: Facts, trace: TraceSummary | None = None) -> Pl
         kv_capacity=capacity,
         load=load,
         context=context,
+        trace=trace_sums(trace, context),
         combinations=space.size,
         continuous=config.workload.kv_load_range is not None,
         algorithm=config.sweep.algorithm,

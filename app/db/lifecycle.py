@@ -26,12 +26,16 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class NewTrial:
-    """A proposal about to become a row: queued, or born ended as the repeat of an earlier trial."""
+    """A proposal about to become a row: queued, or born ended as the repeat of an earlier trial.
+
+    suggestion: the values that an optimizer asked for, if one did.
+    """
 
     number: int
     deployment: Mapping[str, Any]
     deployment_sha256: str
     twin: int | None = None
+    suggestion: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +110,16 @@ def move_study(db: Session, study_id: UUID, expected: StudyStatus, to: StudyStat
     return version
 
 
-_NEW_TRIAL_COLUMNS = ("study_id", "number", "round", "status", "deployment", "deployment_sha256")
+_NEW_TRIAL_COLUMNS = ("study_id", "number", "round", "status", "deployment", "deployment_sha256", "suggestion")
 
 _COPY_TWINS = text("""
     INSERT INTO trials (study_id, number, round, status, deployment, deployment_sha256, cache_hit, reason_code,
-                        reason_detail, score, objectives, rejected, wall_s, candidate_id, finished_at)
+                        reason_detail, score, objectives, rejected, wall_s, candidate_id, finished_at, suggestion)
     SELECT twin.study_id, v.number, :round, twin.status, twin.deployment, twin.deployment_sha256, true,
            twin.reason_code, twin.reason_detail, twin.score, twin.objectives, twin.rejected, 0, twin.candidate_id,
-    clock_timestamp() FROM unnest(CAST(:numbers AS int[]), CAST(:twins AS int[])) AS v(number, twin)
+           clock_timestamp(), CAST(v.suggestion AS jsonb)
+    FROM unnest(CAST(:numbers AS int[]), CAST(:twins AS int[]), CAST(:suggestions AS text[]))
+        AS v(number, twin, suggestion)
     JOIN trials AS twin ON twin.study_id = :study_id AND twin.number = v.twin
     RETURNING status
 """)
@@ -130,17 +136,30 @@ def add_trials(db: Session, study_id: UUID, round_number: int, trials: Sequence[
         "trials",
         _NEW_TRIAL_COLUMNS,
         (
-            (study_id, t.number, round_number, TrialStatus.QUEUED.value, Jsonb(t.deployment), t.deployment_sha256)
+            (
+                study_id,
+                t.number,
+                round_number,
+                TrialStatus.QUEUED.value,
+                Jsonb(t.deployment),
+                t.deployment_sha256,
+                None if t.suggestion is None else Jsonb(t.suggestion),
+            )
             for t in fresh
         ),
     )
-    repeats = [(trial.number, trial.twin) for trial in trials if trial.twin is not None]
+    repeats = [(trial.number, trial.twin, _text(trial.suggestion)) for trial in trials if trial.twin is not None]
     counts: dict[str, int] = {"num_cached": len(repeats)}
     if repeats:
-        numbers, twins = zip(*repeats, strict=True)
-        parameters = {"study_id": study_id, "round": round_number, "numbers": list(numbers), "twins": list(twins)}
+        numbers, twins, suggestions = map(list, zip(*repeats, strict=True))
+        parameters = {"study_id": study_id, "round": round_number}
+        parameters |= {"numbers": numbers, "twins": twins, "suggestions": suggestions}
         counts |= _tally(status for (status,) in db.execute(_COPY_TWINS, parameters))
     touch_study(db, study_id, round=round_number, **_raised({"num_trials": len(trials), **counts}))
+
+
+def _text(document: Mapping[str, Any] | None) -> str | None:
+    return None if document is None else orjson.dumps(document).decode()
 
 
 def _tally(statuses: Iterable[str]) -> dict[str, int]:

@@ -26,7 +26,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from app.schemas.status import STUDY_TERMINAL, TRIAL_TERMINAL, StudyStatus, TrialStatus
 
-SCHEMA_REVISION = "0004"
+SCHEMA_REVISION = "0005"
 """The newest migration; /readyz compares it with the database's."""
 
 _NAMES = {
@@ -174,7 +174,7 @@ class TrialRow(Base):
 
     attempt: times it was claimed; the fence of its verdict. chunk: number of the first trial of the message that
     carries it, NULL until sent. sent_at: when that message was last sent. sla: how far a replay is from the goal's
-    bounds, NULL without bounds or replay.
+    bounds, NULL without bounds or replay. suggestion: the values that an optimizer asked for, NULL without one.
     """
 
     __tablename__ = "trials"
@@ -212,6 +212,7 @@ class TrialRow(Base):
     wall_s: Mapped[float | None]
     sla: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     cache_hit: Mapped[bool] = mapped_column(server_default="false")
+    suggestion: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     candidate_id: Mapped[UUID | None]
     created_at: Mapped[datetime] = mapped_column(server_default=_NOW)
     started_at: Mapped[datetime | None]

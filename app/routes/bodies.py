@@ -14,10 +14,12 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from app.config import settings
+from app.extras import vizier_python
 from app.routes.faults import Fault, faults
 from app.routes.strict_json import Reading, UnreadableError, read_json
 from app.routes.strict_yaml import read_yaml
 from app.schemas.adapters import flatten
+from app.schemas.block import mapping_at
 from app.schemas.policies import policy_faults
 from app.schemas.study import SmartSearchConfig, client_set, pointer_of
 
@@ -66,6 +68,7 @@ def check(document: Any, found: list[Fault] | None = None) -> CheckedStudy:
         found += [fault for fault in faults(error) if fault.pointer not in places]
     else:
         found += _scaling_faults(document, config)
+    found += _missing_extras(document)
     if found:
         raise RefusedError(422, found)
     return CheckedStudy(config, client_set(document))
@@ -83,6 +86,15 @@ def _scaling_faults(document: Any, config: SmartSearchConfig) -> list[Fault]:
         )
         for each in policy_faults(config)
     ]
+
+
+def _missing_extras(document: Any) -> list[Fault]:
+    """An algorithm that this installation lacks is refused, never answered by another one."""
+    if mapping_at(document, "sweep").get("algorithm") != "vizier" or vizier_python() is not None:
+        return []
+    fault = "needs the optional extra `vizier`, which this service does not have"
+    remedy = "install requirements-vizier.lock (docs/configuration/sweep.md), or use auto or random"
+    return [Fault(pointer="/sweep/algorithm", value="vizier", fault=fault, remedy=remedy)]
 
 
 def read_document(media_type: str, body: bytes) -> Reading:

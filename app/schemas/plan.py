@@ -89,6 +89,21 @@ class ContextPlan(_Part):
     num_requests_over: int | None
 
 
+class TracePlan(_Part):
+    """Sums and extremes of a trace, from which bounds on every candidate follow."""
+
+    num_requests: int
+    num_requests_over: int = Field(description="Requests longer than the longest sequence an engine takes.")
+    num_requests_without_output: int
+    input_tokens: int
+    output_tokens: int
+    shortest_prompt_tokens: int
+    longest_request_tokens: int
+    span_ms: float = Field(description="From the first arrival to the last, as recorded.")
+    max_turns: int
+    shares_tokens: bool = Field(description="Whether requests may have prompt blocks in common.")
+
+
 class BudgetPlan(_Part):
     """What ends the study, and how many trials that can be at most."""
 
@@ -137,6 +152,7 @@ class Plan(_Part):
     kv_capacity: list[KvCapacityPlan]
     load: LoadPlan
     context: ContextPlan
+    trace: TracePlan | None = None
     combinations: int
     continuous: bool = Field(description="A range of KV loads is searched on top of the combinations.")
     algorithm: str

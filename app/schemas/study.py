@@ -16,7 +16,7 @@ from app.schemas.baseline import Baseline, baseline_flaws
 from app.schemas.block import Block, Document, Loc, Rule, flaw_error
 from app.schemas.goal import Goal, goal_flaws
 from app.schemas.search_space import SearchSpace, budget_flaws, offload_flaws, pin_flaws, router_flaws
-from app.schemas.sweep import Sweep, algorithm_flaws, with_default_budget
+from app.schemas.sweep import Sweep, with_default_budget
 from app.schemas.workload import Workload, load_flaws, range_flaws, with_default_load
 
 RULES: tuple[Rule, ...] = (
@@ -28,7 +28,6 @@ RULES: tuple[Rule, ...] = (
     router_flaws,
     offload_flaws,
     baseline_flaws,
-    algorithm_flaws,
 )
 
 _Label = Annotated[str, StringConstraints(max_length=256)]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from app.schemas.block import Block, Document, Flaw, OneOf, is_set, mapping_at
+from app.schemas.block import Block, Document, OneOf, is_set, mapping_at
 
 BUDGET_FIELDS = ("max_rounds", "candidates_per_round", "max_trials")
 MAX_TRIALS = 20_000
@@ -46,11 +46,3 @@ def with_default_budget(document: Document) -> Document:
     automatic = sweep.get("algorithm", "auto") == "auto"
     whole = automatic and not any(is_set(mapping_at(document, "sweep"), field) for field in BUDGET_FIELDS)
     return {**document, "sweep": {**sweep, "whole_space": whole}}
-
-
-def algorithm_flaws(document: Document) -> list[Flaw]:
-    """`vizier` needs an optional extra that no release has yet: refused rather than answered by another algorithm."""
-    if mapping_at(document, "sweep").get("algorithm") != "vizier":
-        return []
-    fault = "needs the optional extra `vizier`, which this service does not have"
-    return [Flaw(("sweep", "algorithm"), "extra_missing", fault, "use auto or random", "vizier")]

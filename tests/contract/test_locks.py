@@ -26,6 +26,7 @@ def pins(lock: str) -> dict[str, str]:
         ("requirements-predictors.lock", EXTRAS["predictors"]),
         ("requirements-browser.lock", EXTRAS["browser"]),
         ("requirements-aiconfigurator.lock", EXTRAS["perf-data-alternative"]),
+        ("requirements-vizier.lock", EXTRAS["vizier"]),
     ],
 )
 def test_lock_holds_every_direct_dependency_at_its_pin(lock: str, wanted: list[str]) -> None:

@@ -1,7 +1,7 @@
 """Whole studies through the conductor, with broker and worker played in this process."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -11,6 +11,8 @@ from app.schemas.status import TRIAL_TERMINAL
 from tests import pure_fake
 from tests.thin import Desk, candidates, execute, results, study, submit, trials
 from workers.conductor import advance
+from workers.errors import SamplerError
+from workers.search.history import Proposal, Told
 
 pytestmark = pytest.mark.services
 
@@ -140,6 +142,51 @@ def test_proposal_seen_before_is_born_ended_as_a_cache_hit(desk: Desk) -> None:
         twin = originals[hit.deployment_sha256]
         assert (hit.status, hit.score, hit.candidate_id) == (twin.status, twin.score, twin.candidate_id)
     assert len(candidates(row.id)) == len({row.deployment_sha256 for row in candidates(row.id)})
+
+
+def test_what_an_optimizer_asked_for_is_kept_with_the_trial_and_told_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[list[object]] = []
+    ask = pure_fake.Search.ask
+
+    def listening(self: pure_fake.Search, history: Sequence[Told], n: int, stop: Callable[[], bool]) -> list[Proposal]:
+        heard.append([told.suggestion for told in history])
+        return ask(self, history, n, stop)
+
+    monkeypatch.setattr(pure_fake.Search, "ask", listening)
+    row = desk.run(submit(trials=20, round=12, repeat=3))
+    kept = [trial.suggestion for trial in trials(row.id)]
+    assert heard == [[], kept[:12], kept]
+    assert [each["asked"] for each in kept if each] == 12 * [0] + (3 + 8) * [12]
+
+
+def test_a_study_whose_optimizer_fails_ends_with_its_words(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> list[Proposal]:
+        raise SamplerError("it is not there")
+
+    monkeypatch.setattr(pure_fake.Search, "ask", broken)
+    row = desk.run(submit(trials=20))
+    assert row.status == "failed"
+    assert row.problem is not None
+    assert row.problem["type"] == "urn:spica:problem:sampler-failed"
+    assert row.problem["detail"] == "it is not there"
+
+
+def test_only_one_process_asks_at_a_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    num_asked, ask = 0, pure_fake.Search.ask
+
+    def counted(self: pure_fake.Search, history: Sequence[Told], n: int, stop: Callable[[], bool]) -> list[Proposal]:
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked == 1:
+            advance(study_id)
+        return ask(self, history, n, stop)
+
+    monkeypatch.setattr(pure_fake.Search, "ask", counted)
+    study_id = submit(trials=5)
+    assert desk.run(study_id).status == "succeeded"
+    assert num_asked == 2
 
 
 def test_ten_equal_failures_in_a_row_end_the_study(desk: Desk) -> None:

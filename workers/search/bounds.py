@@ -1,7 +1,8 @@
 """Upper bounds on what a candidate can score in the simulator, from step times alone.
 
 The load: R requests of `isl` prompt and `osl` output tokens, one turn each, at most C in flight (C = R in an open
-loop).
+loop). In a trace the lengths differ; `isl` and `osl` are then the means, contexts run from the shortest prompt to the
+longest request, and what follows holds for the whole replay's sums, none of its requests being rejected.
 
 **Proof.** An engine (one rank) spends its time in passes; the length of a pass is prefill(...) + decode(n, context),
 each part 0 if absent (replay-engine spec, 3.3 and 7.5). Lock-step ranks only wait longer.
@@ -19,10 +20,13 @@ each part 0 if absent (replay-engine spec, 3.3 and 7.5). Lock-step ranks only wa
     K) is concave in K). So x (osl - 1) <= K h(C / K) (1 + k): `x` is found by bisection.
 (4) *Disaggregated.* Prefill engines: x isl kappa <= E_prefill. Decode engines: x osl <= E_decode h(C / E_decode) (1 +
     k).
-(5) *Open loop.* Request r arrives at r times the interval, so R requests take at least (R - 1) intervals.
+(5) *Open loop.* No replay ends before its last arrival: R requests at a constant interval take (R - 1) intervals.
 (6) *Latency.* The k-th completion comes no earlier than k / x; in a closed loop min(C, R - completed) requests are in
     flight, and the sum of all latencies is the integral of that number: at least C (R - C / 2) / x. Also, a request
-    alone takes isl * kappa + (osl - 1) min D(n) at least. No gap between two tokens is shorter than min D(n).
+    alone takes isl * kappa + (osl - 1) min D(n) at least. No gap between two tokens is shorter than min D(n). Where
+    lengths differ, the first completions may be those of short requests, and only the latter holds.
+(7) *One token.* A prefill engine may finish a request of one token by itself: where lengths differ, decode engines are
+    charged with x (osl - 1) tokens.
 
 **What it rests on.** D and kappa are the least over samples of the step times (every n; contexts and prompt lengths
 on a grid), lowered by `DECODE_SLACK` and `PREFILL_SLACK`, which cover how far the measured times dip between samples;
@@ -61,15 +65,35 @@ class Times(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load as the bounds see it. concurrency None: open loop, one request per `interval_ms`."""
+    """The load as the bounds see it. concurrency None: open loop.
 
-    isl: int
-    osl: int
+    isl, osl: prompt and output tokens of every request, or their means. span_ms: no replay is shorter; None: unknown.
+    lengths: shortest prompt and longest request, tokens; None: all requests are alike.
+    """
+
+    isl: float
+    osl: float
     num_requests: int
     concurrency: int | None
-    interval_ms: float | None
+    span_ms: float | None
     shares_tokens: bool
     tokens_per_step: int = 1
+    lengths: tuple[int, int] | None = None
+
+    @property
+    def contexts(self) -> tuple[int, int]:
+        """Least and greatest context that a decode part can meet, tokens."""
+        return self.lengths or (int(self.isl), int(self.isl + self.osl))
+
+    @property
+    def arrival_rate(self) -> float:
+        """Requests per ms at most, whatever serves them (proof, 5)."""
+        return self.num_requests / self.span_ms if self.span_ms else np.inf
+
+    @property
+    def handed_over(self) -> float:
+        """Output tokens of a request that a decode engine makes at least (proof, 7)."""
+        return self.osl if self.lengths is None else self.osl - 1
 
     @property
     def in_flight(self) -> int:
@@ -112,7 +136,7 @@ def curve(times: Times, load: Load, most: int, max_tokens: int, decodes: bool, p
 
 def _decode_ms(times: Times, load: Load, most: int) -> NDArray[np.float64]:
     """Least decode part for n = 1..most: float64 [most], ms."""
-    contexts = np.unique(np.linspace(load.isl, load.isl + load.osl, _CONTEXT_SAMPLES).astype(np.int64))
+    contexts = np.unique(np.linspace(*load.contexts, _CONTEXT_SAMPLES).astype(np.int64))
     steps = [min(times.decode_ns(n, int(context)) for context in contexts) for n in range(1, most + 1)]
     return np.asarray(steps, dtype=np.float64) / 1e6 * (1 - DECODE_SLACK)
 
@@ -127,7 +151,7 @@ def _token_ms(times: Times, load: Load, most: int, max_tokens: int) -> float:
     for tokens in np.unique(
         np.geomspace(min(_FEWEST_TOKENS, max_tokens), max_tokens, _PREFILL_SAMPLES).astype(np.int64)
     ):
-        for n in range(1, min(most, int(tokens) // load.isl + 2) + 1):
+        for n in range(1, min(most, int(tokens) // load.contexts[0] + 2) + 1):
             length = max(1, int(tokens) // n - 1)
             best = min(best, times.prefill_ns(n, length, 0) / int(tokens))
     return float(best) / 1e6 * (1 - PREFILL_SLACK)
@@ -153,7 +177,7 @@ def most_running(load: Load, max_num_seqs: int, num_blocks: int, block_size: int
     """Most requests that a rank can run at once; at least 1, so that a curve exists for what rejects everything."""
     most = min(max_num_seqs, load.in_flight)
     if not load.shares_tokens:
-        most = min(most, num_blocks // -(-load.isl // block_size))
+        most = min(most, num_blocks // -(-load.contexts[0] // block_size))
     return max(1, most)
 
 
@@ -189,7 +213,8 @@ def prefill_rate(ranks: NDArray[np.float64], best: Curve, load: Load) -> NDArray
 
 def decode_rate(ranks: NDArray[np.float64], best: Curve, load: Load) -> NDArray[np.float64]:
     """Requests per ms that decode ranks can finish at most (proof, 4)."""
-    return _decoding(ranks, best, load) / load.osl
+    tokens = load.handed_over
+    return _decoding(ranks, best, load) / tokens if tokens > 0 else np.full_like(ranks, np.inf)
 
 
 def gain_bounds(
@@ -200,11 +225,9 @@ def gain_bounds(
 
     Args: rate, requests per ms; alone_ms, least latency of a request; step_ms, shortest gap; gpus: all float64 [G].
     """
-    if load.interval_ms is not None and load.num_requests > 1:
-        rate = np.minimum(rate, load.num_requests / ((load.num_requests - 1) * load.interval_ms))
     tokens_per_s = rate * load.osl * 1000.0
     latency = np.array(alone_ms, dtype=np.float64)
-    if load.concurrency is not None:
+    if load.concurrency is not None and load.lengths is None:
         cap = load.in_flight
         queued = cap * (load.num_requests - cap / 2) / (rate * load.num_requests)
         latency = np.maximum(latency, queued)

@@ -2,17 +2,26 @@
 
 The seam, as both halves rely on it:
 
-- `Search(config, plan, seed).ask(history, n)` returns at most `n` deployments; an empty list ends the study. It is a
+- `Search(config, plan, seed).ask(history, n)` returns at most `n` proposals; an empty list ends the study. It is a
   pure function of its arguments and keeps no state, so any process may ask. `history` holds every ended trial of the
   study in trial order, whatever its status: FAILED ones carry no evidence, yet must not be asked for again.
 - `Search(...).coverage(history)` says how much of the space the history settles.
 - `n` is an upper bound fixed by the configuration, never by the machine; a sampler with its own rounds returns fewer.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from app.schemas.deployment import Deployment
 from app.schemas.status import ReasonCode, TrialStatus
+
+
+class Proposal(NamedTuple):
+    """What to evaluate next. suggestion: the values that an optimizer asked for, by parameter; None without one."""
+
+    deployment: Deployment
+    suggestion: Mapping[str, float | str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +33,7 @@ class Told:
     reason:     None if and only if FEASIBLE.
     score, objectives, rejected: as in workers.verdict.Verdict.
     cache_hit:  the deployment repeats an earlier trial, whose result this is.
+    suggestion: as in its Proposal.
     """
 
     number: int
@@ -34,6 +44,7 @@ class Told:
     objectives: tuple[float, ...] = ()
     rejected: int = 0
     cache_hit: bool = False
+    suggestion: Mapping[str, float | str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,24 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.schemas.deployment import ParallelShape
-from app.schemas.study import SmartSearchConfig
+from app.schemas.plan import TracePlan
 from workers.capacity.kv_blocks import blocks_per_rank
 from workers.errors import EvaluationError
 from workers.search import bounds
+from workers.search.bound_load import bound_load, typical_load
 from workers.search.bounds import Curve, Load, Times
-from workers.search.classes import Classes, classes, shares_tokens, without_twins
+from workers.search.classes import Classes, classes, without_twins
 from workers.search.concurrencies import group_capacities
 from workers.search.facts import Facts
 from workers.search.knobs import Batching
 from workers.search.planners import scales
 from workers.search.space import Branch, Space
-from workers.traffic.load_shape import load_shape
 
 EVALUATE_ALL = 256
 """A space of so many candidates is evaluated in full, twins and all: the client then sees every one of them."""
-
-_UNBOUNDED_REQUESTS = 10**9
-_TYPICAL_ISL, _TYPICAL_OSL = 2048, 256
 
 TimesOf = Callable[[str, ParallelShape], Times]
 """Backend and shape to step times. Raises: EvaluationError without data."""
@@ -110,10 +107,10 @@ class Outline:
         return next(number for number in reversed(range(len(self.branches))) if self.branches[number].first <= group)
 
 
-def outline(space: Space, facts: Facts, times: TimesOf) -> Outline:
+def outline(space: Space, facts: Facts, times: TimesOf, trace: TracePlan | None = None) -> Outline:
     """The outline of a space; small spaces are left as they are, without bounds and twins."""
     small = space.size <= EVALUATE_ALL
-    targets, load = space.config.goal.objectives, bound_load(space.config)
+    targets, load = space.config.goal.objectives, bound_load(space.config, trace)
     branches: list[BranchOutline] = []
     hints: list[NDArray[np.float64]] = []
     first = 0
@@ -123,7 +120,7 @@ def outline(space: Space, facts: Facts, times: TimesOf) -> Outline:
         unknown = np.full((len(targets), groups), np.inf)
         hint, scaled = unknown, unknown
         if not small:
-            hint, scaled = _gains(space, branch, targets, load or _typical(space.config), facts, times)
+            hint, scaled = _gains(space, branch, targets, load or typical_load(space.config), facts, times)
         known = (unknown, unknown) if load is None else (hint, scaled)
         branches.append(BranchOutline(first, branch, kinds, *known))
         hints.append(hint)
@@ -159,29 +156,6 @@ def _promise(gains: NDArray[np.float64]) -> NDArray[np.float64]:
         low, span = (float(finite.min()), float(np.ptp(finite))) if finite.size else (0.0, 0.0)
         total += np.where(np.isfinite(row), (row - low) / (span or 1.0), -np.inf)
     return total
-
-
-def bound_load(config: SmartSearchConfig) -> Load | None:
-    """The load as the bounds see it; None where they say nothing (a trace, several turns)."""
-    workload = config.workload
-    if workload.is_trace_based or workload.turns_per_session > 1 or workload.isl is None or workload.osl is None:
-        return None
-    shares, step = shares_tokens(workload), 1 + (config.search_space.aic_nextn or 0)
-    if workload.kv_load_ratio is not None:
-        # Every candidate has a concurrency of its own; without any the bounds hold for all of them.
-        return Load(workload.isl, workload.osl, _UNBOUNDED_REQUESTS, None, None, shares, step)
-    shape = load_shape(workload)
-    # Poisson arrivals may come in a burst at any moment, so only constant ones bound the rate.
-    interval_ms = shape.interval_ms if workload.arrival == "constant" else None
-    return Load(workload.isl, workload.osl, shape.request_count or 1, shape.in_flight_cap, interval_ms, shares, step)
-
-
-def _typical(config: SmartSearchConfig) -> Load:
-    """A load that only orders the groups where no bound is known: the first turn, or a usual request of a trace."""
-    workload = config.workload
-    isl, osl = workload.isl or _TYPICAL_ISL, workload.osl or _TYPICAL_OSL
-    cap = workload.replay_concurrency or workload.concurrency
-    return Load(isl, osl, _UNBOUNDED_REQUESTS, cap, None, shares_tokens=False)
 
 
 class _Role:
@@ -221,7 +195,7 @@ class _Role:
 
     def _rate(self, ranks: NDArray[np.float64], best: Curve) -> NDArray[np.float64]:
         rate = {"agg": bounds.agg_rate, "prefill": bounds.prefill_rate, "decode": bounds.decode_rate}[self._role]
-        return rate(ranks, best, self._load)
+        return np.asarray(np.minimum(rate(ranks, best, self._load), self._load.arrival_rate))
 
     def _curve(self, times: TimesOf, backend: str, shape: ParallelShape, limits: Batching) -> Curve | None:
         block = getattr(self._space, f"{self._role}_block_size")
@@ -229,6 +203,8 @@ class _Role:
         tokens, seqs = limits.max_num_batched_tokens, limits.max_num_seqs
         try:
             blocks = blocks_per_rank(self._facts.kv_tokens(backend, shape, tokens, seqs, fraction), block)
+            if self._load.lengths is not None and blocks * block < self._load.lengths[1]:
+                return None  # It rejects requests, and no bound holds for what it completes.
             most = bounds.most_running(self._load, seqs, blocks, block)
             chunk = max(1, bounds.SGLANG_CHUNK // shape.attention_dp) if backend == "sglang" else tokens
             needs = {"decodes": self._role != "prefill", "prefills": self._role != "decode"}
@@ -250,7 +226,7 @@ def _gains(
         at = np.array([role.limits.index(each[place]) for each in branch.batching], dtype=np.int64)
         picked.append((backend[:, None], entries[:, place][:, None], at[None, :]))
     step_ms, prompt_ms = roles[-1].step_ms[picked[-1]], roles[0].prompt_ms[picked[0]]
-    steps = (load.osl if branch.mode == "disagg" else load.osl - 1) / load.tokens_per_step
+    steps = (load.handed_over if branch.mode == "disagg" else load.osl - 1) / load.tokens_per_step
     alone_ms, step_ms = (prompt_ms + steps * step_ms).reshape(-1), step_ms.reshape(-1)
 
     def bounded(rates: list[NDArray[np.float64]], gpus: NDArray[Any]) -> NDArray[np.float64]:

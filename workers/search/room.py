@@ -6,7 +6,7 @@ Source: traffic page, section "kv_load_ratio"; search.md, section 4.1.
 from collections.abc import Mapping
 from typing import Any
 
-from app.schemas.plan import ContextPlan, KvCapacityPlan, LoadPlan
+from app.schemas.plan import ContextPlan, KvCapacityPlan, LoadPlan, TracePlan
 from app.schemas.study import SmartSearchConfig
 from workers.capacity.kv_blocks import blocks_per_rank, capacity_concurrency, role_capacity_tokens
 from workers.errors import EvaluationError
@@ -19,7 +19,7 @@ TraceSummary = Mapping[str, Any]
 """What a stored trace says about itself.
 
 Read: `num_requests`; `length_counts`, pairs [input + output tokens, requests] of at least the long requests;
-`warnings`, sentences about the trace.
+`warnings`, sentences about the trace; and the keys of `trace_sums`, as app.schemas.trace.TraceSummary says them.
 """
 
 
@@ -118,3 +118,24 @@ def requests_over_context(
     over = sum(count for tokens, count in counts if tokens > limit)
     longest = max(tokens for tokens, _ in counts)
     return ContextPlan(limit_tokens=limit, longest_request_tokens=longest, num_requests_over=over)
+
+
+_SUMS = ("num_requests", "isl", "input_tokens", "output_tokens", "longest_request_tokens", "span_ms", "sharing")
+
+
+def trace_sums(trace: TraceSummary | None, context: ContextPlan) -> TracePlan | None:
+    """What bounds need to know of a trace; None for synthetic traffic, or a summary that does not say it all."""
+    if trace is None or context.num_requests_over is None or any(trace.get(name) is None for name in _SUMS):
+        return None
+    return TracePlan(
+        num_requests=trace["num_requests"],
+        num_requests_over=context.num_requests_over,
+        num_requests_without_output=trace.get("num_zero_token_outputs", 0),
+        input_tokens=trace["input_tokens"],
+        output_tokens=trace["output_tokens"],
+        shortest_prompt_tokens=trace["isl"]["min"],
+        longest_request_tokens=trace["longest_request_tokens"],
+        span_ms=trace["span_ms"],
+        max_turns=trace.get("max_turns", 1),
+        shares_tokens=trace["sharing"] == "known",
+    )

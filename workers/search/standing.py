@@ -84,7 +84,8 @@ class Standing:
             self.front.add(candidate)
         elif self.leader is None or (candidate.rejected, -candidate.score) < (self.leader.rejected, -self.leader.score):
             self.leader = candidate
-        if arm is not None and told.objectives:
+        # Bounds are for whoever completes all; of the others none ranks before a complete one.
+        if arm is not None and told.objectives and not told.rejected:
             known = self.outline.gains_of(scaled=self.is_scaled(arm))[:, arm[0]]
             named = zip(self.goal.objectives, told.objectives, known.tolist(), strict=True)
             self.trusted &= all(signed(name, value) <= bound + TRUST * abs(bound) for name, value, bound in named)
@@ -92,6 +93,13 @@ class Standing:
     def is_scaled(self, arm: Arm) -> bool:
         """Whether the planner of an arm scales."""
         return self.outline.branches[self.outline.branch_of(arm[0])].is_scaled(arm[1])
+
+    def has_asked_all(self, branch: int) -> bool:
+        """Whether every candidate of a branch has been asked; never under a range of KV loads."""
+        own = self.outline.branches[branch]
+        asked = sum(own.first <= group < own.first + own.num_groups for group, _ in self.asked)
+        is_finite = self.outline.space.config.workload.kv_load_range is None
+        return is_finite and asked == own.num_groups * own.num_options
 
     def concurrencies(self, arm: Arm) -> set[int]:
         """Under a range of KV loads, the concurrencies that an arm has been asked with."""

@@ -1,5 +1,6 @@
 """The adapter form says the same as the flat form, and never beside it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,7 +115,8 @@ def test_budget_of_the_client_is_told_from_the_default() -> None:
     assert check({**flat(), "sweep": {"algorithm": "random"}}).config.sweep.whole_space is False
 
 
-def test_vizier_without_its_extra_is_refused_by_name() -> None:
+def test_vizier_without_its_extra_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPICA_VIZIER_PYTHON", str(tmp_path / "bin" / "python"))
     (fault,) = refused({**flat(), "sweep": {"algorithm": "vizier"}})
     assert fault.pointer == "/sweep/algorithm"
     assert "extra" in fault.fault

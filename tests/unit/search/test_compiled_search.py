@@ -16,6 +16,15 @@ from workers.search.pareto import front_of
 from workers.search.score import ranked
 from workers.traffic.requests import RequestBatch
 
+MOE = "Qwen/Qwen3-30B-A3B-FP8"
+DISAGG: dict[str, object] = {
+    "deployment_mode": ["agg", "disagg"],
+    "agg_max_num_seqs": [256],
+    "prefill_max_num_batched_tokens": [8192],
+    "prefill_max_num_seqs": [1, 64],
+    "decode_max_num_seqs": [256],
+}
+
 SPACES: dict[str, dict[str, dict[str, object]]] = {
     "small-closed": {"search_space": {"gpu_budget": 4}},
     "two-backends": {"search_space": {"backend": ["vllm", "sglang"], "agg_max_num_seqs": [256]}},
@@ -24,6 +33,9 @@ SPACES: dict[str, dict[str, dict[str, object]]] = {
         "workload": {"concurrency": None, "request_rate": 40, "num_request_ratio": 1},
     },
     "large-closed": {"search_space": {"gpu_budget": 16, "agg_max_num_seqs": [256, 1024]}},
+    "moe": {"search_space": {"model_name": MOE, "agg_max_num_seqs": [256]}},
+    "moe-both": {"search_space": {"model_name": MOE, **DISAGG, "gpu_budget": 3}},
+    "32-gpus-both": {"search_space": {**DISAGG, "gpu_budget": 32, "min_gpu_budget": 32}},
 }
 
 

@@ -176,7 +176,7 @@ def test_failed_trials_are_not_asked_for_again_and_spoil_the_certificate() -> No
     config = config_of(search_space={"parallel_configs": [{"tp": 4}]})
     search = search_of(config)
     asked = search.ask([], 512)
-    history = [Told(number, each, TrialStatus.FAILED) for number, each in enumerate(asked)]
+    history = [Told(number, each.deployment, TrialStatus.FAILED) for number, each in enumerate(asked)]
     assert search.ask(history, 512) == []
     assert not search.coverage(history).exhaustive
 
@@ -242,7 +242,7 @@ def test_a_broken_bound_is_no_longer_trusted() -> None:
     config = config_of(goal={"target": "throughput"}, search_space=DISAGG)
     search = search_of(config)
     asked = search.ask([], 3)
-    told = [Told(n, each, TrialStatus.FEASIBLE, None, 1e12, (1e12,)) for n, each in enumerate(asked)]
+    told = [Told(n, each.deployment, TrialStatus.FEASIBLE, None, 1e12, (1e12,)) for n, each in enumerate(asked)]
     assert len(search.ask(told, 512)) == FIRST_BATCH
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from app.catalog import snapshot
 from app.schemas.deployment import Deployment, ParallelShape, RoleDeployment
 from app.schemas.status import ReasonCode, TrialStatus
 from app.schemas.study import SmartSearchConfig
@@ -102,10 +103,15 @@ def config_of(**blocks: dict[str, object]) -> SmartSearchConfig:
     return SmartSearchConfig.model_validate({"search_space": space, "workload": workload, **blocks})
 
 
+def facts_of(config: SmartSearchConfig) -> WorldFacts:
+    """The capacities of the configuration's model."""
+    return WorldFacts(is_moe=snapshot.MODELS[config.search_space.model_name].is_moe)
+
+
 def search_of(config: SmartSearchConfig, facts: WorldFacts | None = None) -> Search:
     """The search of a configuration in the small world."""
-    known = facts or WorldFacts()
-    prepared = Prepared(outline(build_space(config, known), known, times))
+    known = facts or facts_of(config)
+    prepared = Prepared(outline(build_space(config, known), known, times), known.is_moe)
     return Search(config, None, config.sweep.seed, prepared)  # type: ignore[arg-type]
 
 
@@ -126,12 +132,9 @@ _REPORTS: dict[tuple[str, str, str], Mapping[str, Metric] | ReasonCode] = {}
 
 
 def _replayed(config: SmartSearchConfig, deployment: Deployment) -> Mapping[str, Metric] | ReasonCode:
-    facts, workload, bounds = WorldFacts(), config.workload, config.goal.sla
+    workload, bounds = config.workload, config.goal.sla
     try:
-        fleet = Fleet(
-            **{name: _pool(deployment, name, role, facts) for name, role in deployment.roles.items()},
-            router=KvRouter() if deployment.router.mode == "kv_router" else None,
-        )
+        fleet = fleet_of(deployment)
     except InfeasibleError as error:
         return error.code
     loaded = fleet.agg or fleet.decode
@@ -140,6 +143,14 @@ def _replayed(config: SmartSearchConfig, deployment: Deployment) -> Mapping[str,
     fitting = room // ((workload.isl or 1) + (workload.osl or 1) // 2)
     batch = workload_batch(workload, load_shape(workload, deployment.kv_load_ratio, fitting), 16, None)
     return measure(fleet, batch, Sla(bounds.ttft_ms, bounds.itl_ms, bounds.e2e_ms) if bounds else None)
+
+
+def fleet_of(deployment: Deployment) -> Fleet:
+    """The engines of a deployment in this world."""
+    return Fleet(
+        **{name: _pool(deployment, name, role, WorldFacts()) for name, role in deployment.roles.items()},
+        router=KvRouter() if deployment.router.mode == "kv_router" else None,
+    )
 
 
 def measure(fleet: Fleet, batch: RequestBatch, sla: Sla | None) -> Mapping[str, Metric]:
@@ -151,13 +162,13 @@ def run(config: SmartSearchConfig, n: int = 512, limit: int = 3000) -> tuple[lis
     """A whole study: ask, judge, tell, until the search ends."""
     search, history = search_of(config), list[Told]()
     while len(history) < limit and (proposals := search.ask(history, n)):
-        history += [judge(config, each, len(history) + at) for at, each in enumerate(proposals)]
+        history += [judge(config, each.deployment, len(history) + at) for at, each in enumerate(proposals)]
     return history, search.coverage(history)
 
 
 def brute_force(config: SmartSearchConfig) -> list[Told]:
     """Every candidate of the space."""
-    space = build_space(config, WorldFacts())
+    space = build_space(config, facts_of(config))
     deployments = [
         space.deployment(number, index) for number, branch in enumerate(space.branches) for index in range(branch.size)
     ]

@@ -1,0 +1,87 @@
+"""From POST to succeeded: studies on a running service, timed from outside.
+
+python -m benchmarks.served URL [--repeats 5] [--only TEXT] --out RESULT.json
+
+Each study is submitted once to warm the service up (step times, compiled kernels), then `--repeats` times.
+"""
+
+import argparse
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+
+from benchmarks.search import DENSE, machine
+
+ENDED = frozenset({"succeeded", "failed", "cancelled"})
+_WAIT_S = 60
+
+STUDIES: dict[str, dict[str, Any]] = {
+    "agg-8-three-backends": {
+        "search_space": {
+            "model_name": DENSE,
+            "hardware_sku": "h200_sxm",
+            "gpu_budget": 8,
+            "deployment_mode": ["agg"],
+            "backend": ["vllm", "sglang", "trtllm"],
+            "router_mode": ["round_robin"],
+            "planner_scaling_policy": ["disabled"],
+        },
+        "workload": {"isl": 4000, "osl": 1000, "concurrency": 256, "num_request_ratio": 10},
+        "goal": {"target": "throughput_per_gpu"},
+    },
+}
+
+
+def served(client: httpx.Client, config: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+    """A study at its end, and the seconds from before its submission to the answer that shows the end.
+
+    Raises: httpx.HTTPStatusError for a refusal.
+    """
+    began = time.perf_counter()
+    answer = client.post("/studies", json=config, params={"wait": _WAIT_S}).raise_for_status()
+    study: dict[str, Any] = answer.json()
+    while study["status"] not in ENDED:
+        study = client.get(f"/studies/{study['id']}", params={"wait": _WAIT_S}).raise_for_status().json()
+    return study, time.perf_counter() - began
+
+
+def measure(client: httpx.Client, name: str, repeats: int) -> dict[str, Any]:
+    """One study, `repeats` times on the warm service."""
+    served(client, STUDIES[name])
+    ended = [served(client, STUDIES[name]) for _ in range(repeats)]
+    seconds = sorted(took for _, took in ended)
+    study = ended[-1][0]
+    return {
+        "study": name,
+        "status": study["status"],
+        "evaluated": study["progress"]["done"],
+        "coverage": study["coverage"],
+        "best_s": round(seconds[0], 3),
+        "median_s": round(seconds[len(seconds) // 2], 3),
+        "worst_s": round(seconds[-1], 3),
+    }
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.served", description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", default="", help="studies whose name contains this text")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    results = []
+    with httpx.Client(base_url=options.url, timeout=_WAIT_S + 30) as client:
+        for name in STUDIES:
+            if options.only in name:
+                results.append(measure(client, name, options.repeats))
+                print(results[-1], flush=True)
+    options.out.write_bytes(orjson.dumps({"machine": machine(), "studies": results}, option=orjson.OPT_INDENT_2))
+
+
+if __name__ == "__main__":
+    main()
