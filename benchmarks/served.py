@@ -19,6 +19,17 @@ from benchmarks.search import DENSE, machine
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 _WAIT_S = 60
 
+_BOTH_32 = {
+    "model_name": DENSE,
+    "hardware_sku": "h200_sxm",
+    "gpu_budget": 32,
+    "deployment_mode": ["agg", "disagg"],
+    "backend": ["vllm"],
+    "router_mode": ["round_robin"],
+    "planner_scaling_policy": ["disabled"],
+}
+_LOAD_32 = {"isl": 1024, "osl": 128, "concurrency": 256, "num_request_ratio": 10}
+
 STUDIES: dict[str, dict[str, Any]] = {
     "agg-8-three-backends": {
         "search_space": {
@@ -33,6 +44,10 @@ STUDIES: dict[str, dict[str, Any]] = {
         "workload": {"isl": 4000, "osl": 1000, "concurrency": 256, "num_request_ratio": 10},
         "goal": {"target": "throughput_per_gpu"},
     },
+    "both-32-per-gpu": {"search_space": _BOTH_32, "workload": _LOAD_32, "goal": {"target": "throughput_per_gpu"}},
+    "both-32-throughput": {"search_space": _BOTH_32, "workload": _LOAD_32, "goal": {"target": "throughput"}},
+    "both-32-latency": {"search_space": _BOTH_32, "workload": _LOAD_32, "goal": {"target": "e2e_latency"}},
+    "both-32-pareto": {"search_space": _BOTH_32, "workload": _LOAD_32, "goal": {"target": "pareto"}},
 }
 
 

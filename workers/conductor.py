@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import structlog
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from app.config import settings
 from app.db.engine import transaction
@@ -135,7 +135,7 @@ def _made_plan(study: StudyRow) -> Plan:
 def _run(study: StudyRow) -> Step | None:
     with transaction() as db:
         is_open = has_open_trials(db, study.id)
-    return _during_round(study.id) if is_open else _between_rounds(study)
+    return _during_round(study.id) if is_open else _between_rounds(study.id)
 
 
 def _during_round(study_id: UUID) -> Step | None:
@@ -157,19 +157,35 @@ def _during_round(study_id: UUID) -> Step | None:
         return Step(touch_study(db, study_id, woken_at=func.clock_timestamp()), chunks)
 
 
-def _between_rounds(study: StudyRow) -> Step | None:
+def _between_rounds(study_id: UUID) -> Step | None:
     """No trial is open: ask for the next round, and begin it, or rank and end the study.
 
-    One process asks at a time: an optimizer may think for minutes, and a second one would only think the same.
+    One process asks at a time: an optimizer may think for minutes, and a second one would only think the same. Whoever
+    comes meanwhile goes away, so the one inside looks again before it leaves.
     """
-    with transaction() as turn:
-        if not turn.scalar(select(func.pg_try_advisory_xact_lock(_ASK_LOCK, func.hashtext(str(study.id))))):
-            return None
-        return _asked(study)
+    while True:
+        with transaction() as turn:
+            if not turn.scalar(select(func.pg_try_advisory_xact_lock(_ASK_LOCK, func.hashtext(str(study_id))))):
+                return None
+            study = _read(study_id)
+            step = None if study is None else _asked(study)
+        if step is not None or not _is_idle(study_id):
+            return step
+
+
+def _is_idle(study_id: UUID) -> bool:
+    with transaction() as db:
+        study = db.get(StudyRow, study_id)
+        is_running = study is not None and study.status == StudyStatus.RUNNING and study.cancel_requested_at is None
+        return is_running and not has_open_trials(db, study_id)
 
 
 def _asked(study: StudyRow) -> Step | None:
+    if study.status != StudyStatus.RUNNING or study.cancel_requested_at is not None:
+        return None
     known = ledger.closed_rounds(study)
+    if known is None:
+        return None
     config = SmartSearchConfig.model_validate(study.config)
     search = Search(config, Plan.model_validate(study.plan), study.seed)
     room = min(ROUND_TRIALS, settings().max_trials - study.num_trials)
@@ -207,8 +223,10 @@ def _asked(study: StudyRow) -> Step | None:
 
 
 def _is_cancelled(study_id: UUID) -> bool:
+    """Asked while an optimizer thinks; the rescuer sees by `woken_at` that the study is not forgotten."""
+    awake = update(StudyRow).where(StudyRow.id == study_id).values(woken_at=func.clock_timestamp())
     with transaction() as db:
-        found = db.execute(select(StudyRow.cancel_requested_at).where(StudyRow.id == study_id)).one_or_none()
+        found = db.execute(awake.returning(StudyRow.cancel_requested_at)).one_or_none()
     return found is None or found[0] is not None
 
 

@@ -14,8 +14,8 @@ import orjson
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from app.db.engine import transaction
-from app.db.lifecycle import database_now, touch_study
+from app.db.engine import snapshot
+from app.db.lifecycle import database_now, has_open_trials, touch_study
 from app.db.tables import CandidateRow, StudyRow, TrialRow
 from app.schemas.deployment import Deployment
 from app.schemas.goal import Goal
@@ -67,18 +67,24 @@ _RESULT = (
 )
 
 
-def closed_rounds(study: StudyRow) -> Known:
-    """Everything known of a study none of whose trials is open."""
-    known = _kept.pop(study.id, None) or Known()
+def closed_rounds(study: StudyRow) -> Known | None:
+    """Everything known of a study none of whose trials is open; None if another process has begun its next round.
+
+    What is read is kept, so it must be of one moment: an open trial among it would stay open for ever.
+    """
+    known = _kept.get(study.id) or Known()
     since = len(known.told)
     query = select(*_TOLD).where(TrialRow.study_id == study.id, TrialRow.number >= since).order_by(TrialRow.number)
-    with transaction() as db:
+    with snapshot() as db:
+        if has_open_trials(db, study.id):
+            return None
         rows = db.execute(query).all()
         results = _results(db, study, since)
     for row in rows:
         known.numbers.setdefault(row.deployment_sha256, row.number)
     known = Known([*known.told, *map(_told, rows)], known.numbers, [*known.results, *results])
     _kept[study.id] = known
+    _kept.move_to_end(study.id)
     while len(_kept) > _KEPT_STUDIES:
         _kept.popitem(last=False)
     return known

@@ -2,11 +2,12 @@
 
 1. every group that may still win, with its first option; 2. under a range of KV loads, refinement along the front;
 3. the other options of the groups, best groups first, those whose planner scales last; 4. refinement again, now among
-all options.
+all options. A space too large for that is left to `moves` after a while.
 """
 
 from collections.abc import Iterable, Iterator
 
+from workers.search import moves
 from workers.search.loads import FIRST_LEVEL, MAX_LEVEL, between, first_ratios, has_settled, level_of, ratio_at, step_of
 from workers.search.pareto import Front, gains
 from workers.search.standing import Arm, Standing, light
@@ -15,9 +16,14 @@ from workers.traffic.load_shape import kv_load_concurrency
 Pick = tuple[Arm, float | None]
 
 
-def refinements(standing: Standing, branch: int | None) -> Iterator[Pick]:
+def refinements(standing: Standing, branch: int | None, seed: int) -> Iterator[Pick]:
     """The picks of the first stage that has any, in order."""
-    for stage in (_first_options, _refined, _other_options):
+
+    def moved(standing: Standing, branch: int | None) -> Iterator[Pick]:
+        for arm in moves.moves(standing, branch, seed):
+            yield from _unasked(standing, arm)
+
+    for stage in (moved, _refined) if moves.is_large(standing) else (_first_options, _refined, _other_options):
         found = False
         for pick in stage(standing, branch):
             found = True

@@ -94,7 +94,7 @@ class Search:
         """What is left to ask, in order; only of one branch if given."""
         if self._config.sweep.algorithm == "random":
             return draw.draws(standing, branch, self._seed)
-        return refinements(standing, branch)
+        return refinements(standing, branch, self._seed)
 
     def _proposals(self, picks: Iterator[Pick]) -> list[Proposal]:
         return [_proposal(self._ready.outline, arm, ratio) for arm, ratio in picks]
