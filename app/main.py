@@ -22,10 +22,10 @@ from app.routes.deps import Planner
 from app.routes.metering import Metering
 from app.routes.problems import add_handlers
 from app.routes.rendered import RenderedPages
+from app.routes.shortcut import Shortcut
 from app.schemas.plan import Plan
 from app.schemas.problem import Problem
 from app.schemas.study import SmartSearchConfig
-from app.studies import read_versions
 from app.wake import Waker
 from workers.errors import EvaluationError
 from workers.plan import plan as make_plan
@@ -81,13 +81,14 @@ def create_app(planner: Planner = plan_document) -> FastAPI:
     """The application. planner: configuration and trace summary to a plan document, for dry runs."""
     app = FastAPI(title="Spica Studies", version=SERVICE_VERSION, description=_DESCRIPTION, lifespan=_lifespan)
     app.state.planner = planner
-    app.state.waker = Waker(read_versions)
     app.state.readings = Readings()
     app.state.polls = Polls(app.state.readings)
+    app.state.waker = Waker(app.state.polls.versions)
     app.state.rendered = RenderedPages(settings().page_cache_bytes)
     for routes in (studies, events, candidates, traces, ops, dashboard):
         app.include_router(routes.router)
     add_handlers(app)
+    app.add_middleware(Shortcut, polls=app.state.polls, rendered=app.state.rendered)
     app.add_middleware(Metering)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

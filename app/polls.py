@@ -44,9 +44,12 @@ class Known(NamedTuple):
     has_keys: bool
 
 
-_STUDIES = "SELECT id, project, version FROM studies WHERE id = ANY(%s)"
+_STUDIES = """
+    SELECT keys.exist, studies.id, studies.project, studies.version
+    FROM (SELECT EXISTS (SELECT FROM api_keys WHERE revoked_at IS NULL) AS exist) AS keys
+    LEFT JOIN studies ON studies.id = ANY(%s)
+"""
 _KEYS = "SELECT id, project, scopes, secret_sha256, revoked_at FROM api_keys WHERE id = ANY(%s)"
-_HAS_KEYS = "SELECT EXISTS (SELECT FROM api_keys WHERE revoked_at IS NULL)"
 
 
 class Readings:
@@ -65,13 +68,13 @@ class Readings:
 
 
 def _read(connection: "psycopg.Connection[Any]", study_ids: Collection[UUID], key_ids: Collection[str]) -> Known:
-    rows = connection.execute(_STUDIES, [list(study_ids)])
-    studies = {study_id: (project, version) for study_id, project, version in rows}
+    # One statement where one will do: a round trip costs more than either answer.
+    rows = connection.execute(_STUDIES, [list(study_ids)]).fetchall()
+    studies = {study_id: (project, version) for _, study_id, project, version in rows if study_id is not None}
     keys = {}
     if key_ids:
         keys = {row[0]: KeyColumns(*row) for row in connection.execute(_KEYS, [list(key_ids)])}
-    found = connection.execute(_HAS_KEYS).fetchone()
-    return Known(studies, keys, bool(found and found[0]))
+    return Known(studies, keys, has_keys=rows[0][0])
 
 
 def answer(poll: Poll, known: Known, scope: str) -> int:
@@ -93,32 +96,48 @@ def _caller(poll: Poll, known: Known) -> Caller:
     return holder(poll.authorization, known.keys.get(claimed_key_id(poll.authorization) or ""))
 
 
+class _Asked(NamedTuple):
+    """What one of those who wait wants to know, and where the reading goes."""
+
+    study_ids: Collection[UUID]
+    key_id: str | None
+    future: "asyncio.Future[Known]"
+
+
 class Polls:
     """Answers polls in one event loop, with one reading at a time."""
 
     def __init__(self, read: Callable[[Collection[UUID], Collection[str]], Known]) -> None:
         self._read = read
-        self._waiting: list[tuple[Poll, asyncio.Future[Known]]] = []
+        self._waiting: list[_Asked] = []
         self._reader: asyncio.Task[None] | None = None
 
     async def version(self, poll: Poll, scope: str = "read") -> int:
         """The study's version. Raises: see `answer`; the database's errors."""
+        key_id = claimed_key_id(poll.authorization) if poll.authorization is not None else None
+        return answer(poll, await self._known({poll.study_id}, key_id), scope)
+
+    async def versions(self, study_ids: Collection[UUID]) -> dict[UUID, int]:
+        """The version of each study that exists, for a caller already known to see them. Raises: psycopg.Error."""
+        known = await self._known(study_ids, None)
+        return {each: known.studies[each][1] for each in study_ids if each in known.studies}
+
+    async def _known(self, study_ids: Collection[UUID], key_id: str | None) -> Known:
         future: asyncio.Future[Known] = asyncio.get_running_loop().create_future()
-        self._waiting.append((poll, future))
+        self._waiting.append(_Asked(study_ids, key_id, future))
         if self._reader is None or self._reader.done():
             self._reader = asyncio.create_task(self._read_all())
-        return answer(poll, await future, scope)
+        return await future
 
     async def _read_all(self) -> None:
         while self._waiting:
             asked, self._waiting = self._waiting, []
             await self._settle(asked)
 
-    async def _settle(self, asked: Sequence[tuple[Poll, "asyncio.Future[Known]"]]) -> None:
-        study_ids = {poll.study_id for poll, _ in asked}
-        claimed = (claimed_key_id(poll.authorization) for poll, _ in asked if poll.authorization is not None)
-        key_ids = {key_id for key_id in claimed if key_id is not None}
-        futures = [future for _, future in asked]
+    async def _settle(self, asked: Sequence["_Asked"]) -> None:
+        study_ids = {study_id for each in asked for study_id in each.study_ids}
+        key_ids = {each.key_id for each in asked if each.key_id is not None}
+        futures = [each.future for each in asked]
         try:
             known = await run_in_threadpool(self._read, study_ids, key_ids)
         except Exception as error:

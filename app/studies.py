@@ -1,6 +1,6 @@
 """Verbs on studies: create, list, get, cancel, delete, plan, trials."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -239,13 +239,6 @@ def list_trials(
     if status is not None:
         query = query.where(TrialRow.status == status)
     return list(db.scalars(query.order_by(TrialRow.number).limit(limit)))
-
-
-def read_versions(study_ids: Collection[UUID]) -> dict[UUID, int]:
-    """The current version of each existing study among the ids."""
-    with transaction() as db:
-        query = select(StudyRow.id, StudyRow.version).where(StudyRow.id.in_(study_ids))
-        return dict(db.execute(query).all())
 
 
 def count_by_status(db: Session) -> dict[str, int]:

@@ -6,13 +6,12 @@ that somebody waits for finds the new versions.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from uuid import UUID
 
 import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from starlette.concurrency import run_in_threadpool
 
 from app.config import VERSIONS_CHANNEL, settings
 
@@ -20,13 +19,13 @@ log = structlog.get_logger()
 _READ_EVERY_S = 1.0
 _RECONNECT_AFTER_S = 1.0
 
-ReadVersions = Callable[[Collection[UUID]], dict[UUID, int]]
+ReadVersions = Callable[[Collection[UUID]], Awaitable[dict[UUID, int]]]
 
 
 class Waker:
     """Wakes waiters when their study passes a version. Lives in one event loop.
 
-    read_versions: the current version of each existing study among the ids; called in a thread.
+    read_versions: the current version of each existing study among the ids.
     """
 
     def __init__(self, read_versions: ReadVersions) -> None:
@@ -73,7 +72,7 @@ class Waker:
                 event.set()
 
     async def _read(self, study_ids: Collection[UUID]) -> None:
-        versions = await run_in_threadpool(self._read_versions, study_ids)
+        versions = await self._read_versions(study_ids)
         for study_id in study_ids:
             self._notice(study_id, versions.get(study_id, 2**63))
 

@@ -51,7 +51,7 @@ async def list_(
     fields: Annotated[str | None, Query(max_length=2000, description="Names of members, separated by commas.")] = None,
 ) -> Response:
     """Candidates: best first, the front, or all in the order of trials; as JSON, CSV or NDJSON."""
-    media_type = pages.negotiate(request)
+    media_type = pages.negotiate(request.headers.get("accept"))
     wanted = _Listing(study_id, view, limit, cursor, fields, media_type)
     return await reader.read(study_id, media_type, lambda: _list(wanted, request))
 
@@ -108,10 +108,10 @@ async def get(study_id: UUID, candidate_id: UUID, reader: ReaderDep) -> Response
 @router.get("/candidates/{candidate_id}/report", response_model=Report, responses=problems(404) | UNCHANGED)
 def report(request: Request, study_id: UUID, candidate_id: UUID, door: DoorDep) -> Response:
     """The trace report: every metric, percentiles and a timeline. It never changes."""
-    tag = pages.etag(request, 1)
+    tag = pages.etag(pages.name_of(request), 1)
     with door.open("read") as (db, caller):
         candidate = candidates.get_candidate(db, get_study(db, caller, study_id).id, candidate_id)
-        if pages.is_unchanged(request, tag):
+        if pages.is_unchanged(request.headers.get("if-none-match"), tag):
             return pages.not_modified(tag)
         body = candidates.get_report(db, candidate)
     return Response(body, headers=pages.cache_headers(tag), media_type="application/json")
@@ -130,11 +130,11 @@ def deployment(
     wanted: Annotated[Format, Query(alias="format", description="An engine's own commands, or a manifest.")] = "dynamo",
 ) -> Response:
     """How to run it for real: commands of the candidate's engine, or a DynamoGraphDeployment. Assumptions as comments."""
-    tag = pages.etag(request, 1, SERVICE_VERSION)
+    tag = pages.etag(pages.name_of(request, SERVICE_VERSION), 1)
     with door.open("read") as (db, caller):
         study = get_study(db, caller, study_id)
         candidate = candidates.get_candidate(db, study.id, candidate_id)
-    if pages.is_unchanged(request, tag):
+    if pages.is_unchanged(request.headers.get("if-none-match"), tag):
         return pages.not_modified(tag)
     text = candidates.launch_text(study, candidate, wanted)
     return Response(text, headers=pages.cache_headers(tag), media_type=MEDIA_TYPES[wanted])

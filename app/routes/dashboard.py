@@ -55,7 +55,7 @@ def _answer(request: Request, asset: Asset) -> Response:
         "Cache-Control": _KEEP if asset.is_immutable else _ASK_EACH_TIME,
         "Vary": "Accept-Encoding",
     }
-    if is_unchanged(request, tag):
+    if is_unchanged(request.headers.get("if-none-match"), tag):
         return Response(status_code=304, headers=headers)
     if is_gzipped:
         headers["Content-Encoding"] = "gzip"

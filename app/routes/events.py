@@ -3,25 +3,34 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 from uuid import UUID
 
-from fastapi import APIRouter, Header
-from starlette.concurrency import run_in_threadpool
+import orjson
+import psycopg
+import structlog
+from fastapi import APIRouter, Header, Request
+from sqlalchemy.exc import DBAPIError
 from starlette.responses import Response, StreamingResponse
 
 from app import studies, views
 from app.config import settings
-from app.errors import NotFoundError, QuotaError
-from app.routes.deps import Door, DoorDep, WakerDep
+from app.db.engine import snapshot
+from app.errors import QuotaError, SpicaError
+from app.polls import Poll, Polls
+from app.routes.deps import BearerKey, WakerDep
 from app.routes.json_text import json_bytes
+from app.routes.pages import name_of
 from app.routes.problems import problems
+from app.routes.rendered import Rendered, RenderedPages
 from app.schemas.status import STUDY_TERMINAL
 from app.wake import Waker
 
+log = structlog.get_logger()
 router = APIRouter(prefix="/studies/{study_id}", tags=["studies"])
 _KEEP_ALIVE_S = 15.0
 _PAUSE_S = 0.25
+_DATABASE_PAUSE_S = 1.0
 _SNAPSHOT = ("id", "version", "status", "progress", "best", "problem")
 
 
@@ -41,53 +50,76 @@ class _Streams:
     },
 )
 async def events(
+    request: Request,
     study_id: UUID,
-    door: DoorDep,
     waker: WakerDep,
+    _key: BearerKey,
     last_event_id: Annotated[int | None, Header(ge=0, le=2**31 - 1)] = None,
 ) -> Response:
     """Events `status`, `best` and `progress` until the study ends; a client that comes back gets what it missed."""
-    first = await run_in_threadpool(_snapshot, door, study_id)
+    look = _Look(request, study_id)
+    first = await look()
     if last_event_id is not None and first["status"] in STUDY_TERMINAL and first["version"] <= last_event_id:
         return Response(status_code=204)
     if _Streams.num_open >= settings().max_event_streams:
         raise QuotaError("Too many event streams are open.", limit=settings().max_event_streams)
-    stream = _stream(door, waker, study_id, first, last_event_id)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    stream = _stream(look, waker, first, last_event_id)
     return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
 
 
-def _snapshot(door: Door, study_id: UUID) -> dict[str, Any]:
-    with door.open("read") as (db, caller):
-        document = views.study_summary(studies.get_study(db, caller, study_id))
-    return {name: document[name] for name in _SNAPSHOT}
+class _Look:
+    """One caller's view of a study: a snapshot when called, which all streams of a version share."""
+
+    def __init__(self, request: Request, study_id: UUID) -> None:
+        self.study_id = study_id
+        self._poll = Poll(
+            study_id, request.headers.get("authorization"), request.client.host if request.client else None
+        )
+        self._name = name_of(request, "text/event-stream")._replace(query=b"")
+        self._polls = cast(Polls, request.app.state.polls)
+        self._rendered = cast(RenderedPages, request.app.state.rendered)
+
+    async def __call__(self) -> dict[str, Any]:
+        """Raises: NotFoundError, UnauthenticatedError (a key can be revoked meanwhile), psycopg.Error."""
+        version = await self._polls.version(self._poll)
+        rendered = await self._rendered.get(self._name, version, self._made)
+        return cast(dict[str, Any], orjson.loads(rendered.body))
+
+    def _made(self) -> Rendered:
+        with snapshot() as db:
+            document = views.study_summary(studies.study_to_read(db, self.study_id))
+        shown = {name: document[name] for name in _SNAPSHOT}
+        return Rendered(document["version"], json_bytes(shown), "application/json", {})
 
 
-async def _stream(
-    door: Door, waker: Waker, study_id: UUID, first: dict[str, Any], last_event_id: int | None
-) -> AsyncIterator[bytes]:
+async def _stream(look: _Look, waker: Waker, first: dict[str, Any], last_event_id: int | None) -> AsyncIterator[bytes]:
     _Streams.num_open += 1
     try:
         seen: dict[str, Any] = {}
-        snapshot, said = first, time.monotonic()
+        shown, said = first, time.monotonic()
         if last_event_id is not None and first["version"] <= last_event_id:
             seen = first
         yield b"retry: 1000\n\n"
         while True:
-            if snapshot["version"] != seen.get("version"):
-                yield _events(snapshot, seen)
-                seen, said = snapshot, time.monotonic()
-            if snapshot["status"] in STUDY_TERMINAL:
+            if shown["version"] != seen.get("version"):
+                yield _events(shown, seen)
+                seen, said = shown, time.monotonic()
+            if shown["status"] in STUDY_TERMINAL:
                 return
             await asyncio.sleep(_PAUSE_S)
-            await waker.wait_for(study_id, seen["version"], _KEEP_ALIVE_S)
             if time.monotonic() - said >= _KEEP_ALIVE_S:
                 yield b": still here\n\n"
                 said = time.monotonic()
             try:
-                snapshot = await run_in_threadpool(_snapshot, door, study_id)
-            except NotFoundError:
+                await waker.wait_for(look.study_id, seen["version"], _KEEP_ALIVE_S)
+                shown = await look()
+            except SpicaError:
                 return
+            except (DBAPIError, psycopg.Error) as error:
+                # The stream outlives an outage; what happened meanwhile comes with the next snapshot.
+                log.info("snapshot_not_read", error=type(error).__name__)
+                await asyncio.sleep(_DATABASE_PAUSE_S)
     finally:
         _Streams.num_open -= 1
 

@@ -12,7 +12,7 @@ from app.queue import is_broker_reachable
 from app.routes.deps import DoorDep
 from app.routes.json_text import json_bytes, json_response
 from app.routes.metering import gauges
-from app.routes.pages import cache_headers, etag, is_unchanged, not_modified
+from app.routes.pages import cache_headers, etag, is_unchanged, name_of, not_modified
 from app.routes.problems import UNCHANGED, Kind, Responses, problem_response, problems
 from app.schemas.catalog_view import CatalogView, Health
 
@@ -24,8 +24,8 @@ _TEXT: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"
 def catalog(request: Request, door: DoorDep) -> Response:
     """Models, hardware, backends and data versions that can be searched, and which combinations have data."""
     door.caller("read")
-    tag = etag(request, 1, "/".join(PACKAGE))
-    if is_unchanged(request, tag):
+    tag = etag(name_of(request, "/".join(PACKAGE)), 1)
+    if is_unchanged(request.headers.get("if-none-match"), tag):
         return not_modified(tag)
     return Response(json_bytes(_catalog()), headers=cache_headers(tag), media_type="application/json")
 

@@ -6,7 +6,7 @@ import csv
 import hashlib
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -42,15 +42,30 @@ def decode_cursor(cursor: str | None, kind: type[UUID] | type[int]) -> Any:
     return mark
 
 
-def etag(request: Request, version: int, media_type: str = "application/json") -> str:
-    """The entity tag of an answer that depends on a study's version, the query and the format alone."""
-    name = f"{request.url.path}?{request.url.query} {media_type}"
-    return f'"{version}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"'
+class Name(NamedTuple):
+    """What an answer about a study depends on beside its version."""
+
+    path: str
+    query: bytes
+    media_type: str = "application/json"
 
 
-def is_unchanged(request: Request, tag: str) -> bool:
-    """Whether the client already has the answer with this tag. Source: RFC 9110, section 13.1.2 (weak comparison)."""
-    given = request.headers.get("if-none-match")
+def name_of(request: Request, media_type: str = "application/json") -> Name:
+    """The name of the answer to a request."""
+    return Name(request.scope["path"], request.scope["query_string"], media_type)
+
+
+def etag(name: Name, version: int) -> str:
+    """The entity tag of an answer at a version of its study."""
+    text = f"{name.path}?{name.query.decode('latin-1')} {name.media_type}"
+    return f'"{version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"'
+
+
+def is_unchanged(given: str | None, tag: str) -> bool:
+    """Whether If-None-Match says that the client has the answer with this tag.
+
+    Source: RFC 9110, section 13.1.2 (weak comparison).
+    """
     if given is None:
         return False
     return given.strip() == "*" or tag in {each.strip().removeprefix("W/") for each in given.split(",")}
@@ -66,10 +81,9 @@ def cache_headers(tag: str) -> dict[str, str]:
     return {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Accept, Authorization"}
 
 
-def negotiate(request: Request) -> Format:
-    """The format that the Accept header prefers. Raises: NotAcceptableError. Source: RFC 9110, section 12.5.1."""
-    accept = request.headers.get("accept", "").strip()
-    if not accept:
+def negotiate(accept: str | None) -> Format:
+    """The format that an Accept header prefers. Raises: NotAcceptableError. Source: RFC 9110, section 12.5.1."""
+    if not accept or not accept.strip():
         return FORMATS[0]
     best = max(FORMATS, key=lambda each: _quality(accept, each))
     if _quality(accept, best) <= 0:

@@ -5,7 +5,7 @@ Per process, least recently used ones go first. A page that many ask for at once
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Annotated, NamedTuple, cast
 from uuid import UUID
 
@@ -15,10 +15,13 @@ from starlette.responses import Response
 
 from app.polls import Poll, Polls
 from app.routes.deps import BearerKey
-from app.routes.pages import cache_headers, etag, is_unchanged, not_modified
+from app.routes.pages import Name, cache_headers, etag, is_unchanged, name_of, not_modified
 
 _LARGEST_PART = 8
 """A page may take one eighth of the room, so that one huge page does not drive out all others."""
+
+_ENTRY_BYTES = 500
+"""What an entry takes beside its body and its query."""
 
 
 class Rendered(NamedTuple):
@@ -31,23 +34,28 @@ class Rendered(NamedTuple):
 
 
 class RenderedPages:
-    """Finished answers of one process.
+    """Finished answers of one process, each in its newest version.
 
-    capacity_bytes: room for bodies; 0 keeps nothing. Lives in one event loop.
+    capacity_bytes: room for them; 0 keeps nothing. Lives in one event loop.
     """
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
         self._num_bytes = 0
-        self._kept: OrderedDict[Hashable, Rendered] = OrderedDict()
-        self._making: dict[Hashable, asyncio.Task[Rendered]] = {}
+        self._kept: OrderedDict[Name, Rendered] = OrderedDict()
+        self._making: dict[tuple[Name, int], asyncio.Task[Rendered]] = {}
 
-    async def get(self, name: Hashable, version: int, make: Callable[[], Rendered]) -> Rendered:
+    def kept(self, name: Name) -> Rendered | None:
+        """The newest answer of this name that is kept."""
+        return self._kept.get(name)
+
+    async def get(self, name: Name, version: int, make: Callable[[], Rendered]) -> Rendered:
         """The answer called `name` at `version` or later; made in a thread if it is not kept."""
+        found = self._kept.get(name)
+        if found is not None and found.version >= version:
+            self._kept.move_to_end(name)
+            return found
         key = (name, version)
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
         if key not in self._making:
             task = asyncio.create_task(self._make(name, make))
             self._making[key] = task
@@ -55,20 +63,26 @@ class RenderedPages:
         # One client that hangs up must not take the page from the others who wait for it.
         return await asyncio.shield(self._making[key])
 
-    async def _make(self, name: Hashable, make: Callable[[], Rendered]) -> Rendered:
+    async def _make(self, name: Name, make: Callable[[], Rendered]) -> Rendered:
         rendered = await run_in_threadpool(make)
-        self._keep((name, rendered.version), rendered)
+        self._keep(name, rendered)
         return rendered
 
-    def _keep(self, key: Hashable, rendered: Rendered) -> None:
-        if len(rendered.body) * _LARGEST_PART > self._capacity_bytes:
+    def _keep(self, name: Name, rendered: Rendered) -> None:
+        if _size(name, rendered) * _LARGEST_PART > self._capacity_bytes:
             return
-        earlier = self._kept.pop(key, None)
-        self._num_bytes += len(rendered.body) - (len(earlier.body) if earlier else 0)
-        self._kept[key] = rendered
+        earlier = self._kept.get(name)
+        if earlier is not None and earlier.version > rendered.version:
+            return
+        self._num_bytes += _size(name, rendered) - (_size(name, earlier) if earlier else 0)
+        self._kept[name] = rendered
+        self._kept.move_to_end(name)
         while self._num_bytes > self._capacity_bytes:
-            _, oldest = self._kept.popitem(last=False)
-            self._num_bytes -= len(oldest.body)
+            self._num_bytes -= _size(*self._kept.popitem(last=False))
+
+
+def _size(name: Name, rendered: Rendered) -> int:
+    return len(rendered.body) + len(name.query) + _ENTRY_BYTES
 
 
 class Reader:
@@ -87,12 +101,12 @@ class Reader:
         client_host = request.client.host if request.client else None
         poll = Poll(study_id, request.headers.get("authorization"), client_host)
         version = await cast(Polls, state.polls).version(poll)
-        tag = etag(request, version, media_type)
-        if is_unchanged(request, tag):
+        name = name_of(request, media_type)
+        tag = etag(name, version)
+        if is_unchanged(request.headers.get("if-none-match"), tag):
             return not_modified(tag)
-        name = (request.url.path, request.url.query, media_type)
         rendered = await cast(RenderedPages, state.rendered).get(name, version, make)
-        headers = cache_headers(etag(request, rendered.version, media_type)) | rendered.links
+        headers = cache_headers(etag(name, rendered.version)) | rendered.links
         return Response(rendered.body, headers=headers, media_type=rendered.media_type)
 
 
