@@ -1,13 +1,15 @@
 """Verbs on candidates: pages, one, its report, and the comparison of two studies' winners."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 import zstandard
-from sqlalchemy import Row, Text, cast, select
+from sqlalchemy import Row, Text, cast, select, true
 from sqlalchemy.orm import Session
 
+from app.db.engine import reading
 from app.db.tables import CandidateRow, ReportRow, StudyRow
 from app.errors import ConflictError, NotFoundError
 from app.render import formats
@@ -28,6 +30,7 @@ _PAGE: tuple[Any, ...] = (
     CandidateRow.id,
     CandidateRow.study_id,
     CandidateRow.number,
+    CandidateRow.place,
     CandidateRow.rank,
     CandidateRow.on_front,
     CandidateRow.used_gpus,
@@ -40,30 +43,32 @@ _PAGE: tuple[Any, ...] = (
 )
 
 
-class Glance(NamedTuple):
-    """What a page of candidates needs to know of its study."""
+class Page(NamedTuple):
+    """Candidates, and the version of the study at the same moment."""
 
     version: int
-    goal: Mapping[str, Any]
+    rows: Sequence[Row[Any]]
 
 
-def glance(db: Session, study_id: UUID) -> Glance:
-    """Raises: NotFoundError."""
-    query = select(StudyRow.version, StudyRow.config["goal"]).where(StudyRow.id == study_id)
-    found = db.execute(query).one_or_none()
-    if found is None:
+@lru_cache(maxsize=4096)
+def goal_of(study_id: UUID) -> Mapping[str, Any]:
+    """The goal of a study, read once: a configuration never changes. Raises: NotFoundError."""
+    with reading() as db:
+        goal: Mapping[str, Any] | None = db.scalar(select(StudyRow.config["goal"]).where(StudyRow.id == study_id))
+    if goal is None:
         raise NotFoundError("There is no such study.")
-    return Glance(*found)
+    return goal
 
 
 def page_of_candidates(
     db: Session, study_id: UUID, *, view: View, is_pareto: bool, limit: int, after: UUID | None
-) -> Sequence[Row[Any]]:
+) -> Page:
     """Candidates of a view in its order, those behind candidate `after`; documents come as JSON text, unparsed.
 
     Stable while rows arrive: a page begins behind the *present* place of the last candidate seen, and two candidates
-    never swap places. So nothing that was there when paging began is left out or shown twice.
-    Raises: NotFoundError if `after` is not a candidate of this study.
+    never swap places. So nothing that was there when paging began is left out or shown twice. One statement: version
+    and rows fit together.
+    Raises: NotFoundError if there is no such study, or `after` is not a candidate of it.
     """
     query = select(*_PAGE).where(CandidateRow.study_id == study_id)
     key = CandidateRow.number if view == "all" else CandidateRow.place
@@ -74,12 +79,17 @@ def page_of_candidates(
         is_shown = CandidateRow.on_front if view == "front" or is_pareto else CandidateRow.place.is_not(None)
         query = query.where(is_shown).order_by(CandidateRow.place)
     if after is not None:
-        last = db.scalar(select(key).where(CandidateRow.study_id == study_id, CandidateRow.id == after))
-        if last is None:
+        last = select(key).where(CandidateRow.study_id == study_id, CandidateRow.id == after)
+        if db.scalar(last) is None:
             raise NotFoundError("The cursor is not of this list.")
-        query = query.where(key > last)
-    rows: Sequence[Row[Any]] = db.execute(query.limit(limit)).all()
-    return rows
+        query = query.where(key > last.scalar_subquery())
+    page = query.limit(limit).subquery("page")
+    order = page.c.number if view == "all" else page.c.place
+    joined = select(StudyRow.version, *page.c).outerjoin(page, true()).where(StudyRow.id == study_id).order_by(order)
+    found = db.execute(joined).all()
+    if not found:
+        raise NotFoundError("There is no such study.")
+    return Page(found[0].version, [row for row in found if row.id is not None])
 
 
 def get_candidate(db: Session, study_id: UUID, candidate_id: UUID) -> CandidateRow:

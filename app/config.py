@@ -23,6 +23,7 @@ class Settings(BaseModel):
 
     trace_dir: folder of traces that clients may name by relative path. trace_store: where uploaded traces are kept: in
     `data_dir`, which all hosts then share, or in the database. max_trace_uploads: read at a time per process.
+    worker_nice: how far replays stand back for whatever else the machine does, the API and the database above all.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,6 +54,7 @@ class Settings(BaseModel):
     page_cache_bytes: int = Field(64 << 20, ge=0)
     idempotency_hours: float = Field(24.0, gt=0)
 
+    worker_nice: int = Field(5, ge=0, le=19)
     chunk_s: float = Field(1.0, gt=0)
     lease_s: float = Field(10.0, gt=0)
     heartbeat_s: float = Field(2.5, gt=0)

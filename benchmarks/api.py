@@ -1,70 +1,93 @@
-"""Dashboards poll a study: latency of full pages and of 304, and CPU time per answer.
+"""What many open dashboards cost: latency of full pages and of 304, CPU time per answer, and how they slow a study.
 
-    python -m benchmarks.api                                       # one study of 1,000 candidates
-    python -m benchmarks.api --studies 5000 --candidates 1000000   # the same polls in a large database
+    python -m benchmarks.api                                              # 200 dashboards, 20 streams, a running study
+    python -m benchmarks.api --studies 5000 --candidates 1000000 --pairs 0  # polls alone, in a large database
 
-Needs DATABASE_URL and REDIS_URL; runs an API process of its own on a scratch database. Each dashboard polls once per
-`--every` seconds; in the round of full pages the study's version rises twice a second. Prints JSON.
+Needs DATABASE_URL and REDIS_URL; runs an API process and a worker of its own on a scratch database. Each dashboard polls
+once per `--every` seconds. First a stored study is polled: unchanged, then while its version rises twice a second. Then
+one study runs `--pairs` times alone and as often watched by all dashboards and streams, in turns. Prints JSON.
 """
 
 import argparse
 import asyncio
 import json
-import random
+import os
 import socket
+import statistics
 import time
-from collections.abc import Awaitable, Callable
+import urllib.request
 from typing import Any
 
 import psycopg
 
-from benchmarks.scratch import circumstances, cpu_s, fill, process, quantile, scratch_database, study_id
+from benchmarks.dashboards import Dashboard, figures, follow, poll_all
+from benchmarks.scratch import circumstances, cpu_s, fill, process, scratch_database, study_id
 
-_START_WITHIN_S = 60.0
+_START_WITHIN_S = 180.0
+_ENDS_WITHIN_S = 600.0
 _BUMP_EVERY_S = 0.5
 
 
-class Dashboard:
-    """One browser: a connection that is kept, and the entity tag of what it shows."""
-
-    def __init__(self, port: int, study: str) -> None:
-        self._port = port
-        self._path = f"/studies/{study}/candidates"
-        self.tag = ""
-
-    async def open(self) -> None:
-        """Connect."""
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
-
-    async def poll(self, *, conditional: bool) -> tuple[int, float]:
-        """One poll: status and milliseconds."""
-        condition = f"If-None-Match: {self.tag}\r\n" if conditional else ""
-        started = time.perf_counter()
-        self._writer.write(f"GET {self._path} HTTP/1.1\r\nHost: spica\r\n{condition}\r\n".encode())
-        lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
-        await self._reader.readexactly(int(headers.get("content-length", 0)))
-        self.tag = headers.get("etag", self.tag)
-        return int(lines[0].split()[1]), 1000 * (time.perf_counter() - started)
+def _config(num_trials: int, seed: int) -> dict[str, Any]:
+    return {
+        "search_space": {
+            "model_name": "Qwen/Qwen3-32B-FP8",
+            "hardware_sku": "h200_sxm",
+            "gpu_budget": 16,
+            "deployment_mode": ["agg"],
+            "backend": ["vllm"],
+            "router_mode": ["round_robin"],
+        },
+        "workload": {"isl": 4000, "osl": 500, "num_request_ratio": 400, "concurrency": 256},
+        "goal": {"target": "throughput"},
+        "sweep": {"max_rounds": 1, "candidates_per_round": num_trials, "seed": seed},
+    }
 
 
-async def _poll_all(dashboards: list[Dashboard], seconds: float, every_s: float, *, conditional: bool) -> list[float]:
-    """Milliseconds of every poll."""
-    expected = 304 if conditional else 200
-    taken: list[float] = []
+def _submit(port: int, config: dict[str, Any]) -> str:
+    url, kind = f"http://127.0.0.1:{port}/studies", {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(config).encode(), kind)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return str(json.load(answer)["id"])
 
-    async def one(dashboard: Dashboard) -> None:
-        ends = time.monotonic() + seconds
-        await asyncio.sleep(random.random() * every_s)
-        while time.monotonic() < ends:
-            status, milliseconds = await dashboard.poll(conditional=conditional)
-            if status != expected:
-                raise RuntimeError(f"status {status}, expected {expected}")
-            taken.append(milliseconds)
-            await asyncio.sleep(every_s * (0.5 + random.random()))
 
-    await asyncio.gather(*(one(dashboard) for dashboard in dashboards))
-    return taken
+async def _run_study(port: int, config: dict[str, Any]) -> str:
+    """Submit; the study's id. Its end is the end of its event stream."""
+    return await asyncio.to_thread(_submit, port, config)
+
+
+async def _alone(port: int, config: dict[str, Any]) -> float:
+    """Seconds of a study that nobody but one event stream watches."""
+    started = time.monotonic()
+    await asyncio.wait_for(follow(port, await _run_study(port, config)), _ENDS_WITHIN_S)
+    return time.monotonic() - started
+
+
+async def _watched(arguments: argparse.Namespace, port: int, config: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+    """Seconds of the same study under all dashboards and streams, and what these saw."""
+    started = time.monotonic()
+    study, ended = await _run_study(port, config), asyncio.Event()
+    dashboards = [Dashboard(port, study) for _ in range(arguments.dashboards)]
+    await asyncio.gather(*(each.open() for each in dashboards))
+    polling = asyncio.create_task(poll_all(dashboards, arguments.every, ended, conditional=True))
+    num_events = await asyncio.gather(*(follow(port, study) for _ in range(max(arguments.streams, 1))))
+    seconds = time.monotonic() - started
+    ended.set()
+    return seconds, {**figures(await polling), "events_per_stream": statistics.mean(num_events)}
+
+
+async def _pairs(arguments: argparse.Namespace, port: int) -> dict[str, Any]:
+    """The study alone and watched, in turns, so that a change of the machine's mood hits both."""
+    await _alone(port, _config(16, 0))
+    alone, watched, seen = list[float](), list[float](), list[dict[str, Any]]()
+    for seed in range(1, arguments.pairs + 1):
+        config = _config(arguments.trials, seed)
+        alone.append(await _alone(port, config))
+        seconds, figures_ = await _watched(arguments, port, config)
+        watched.append(seconds)
+        seen.append(figures_)
+    slowed = statistics.median(after / before for before, after in zip(alone, watched, strict=True)) - 1
+    return {"alone_s": alone, "watched_s": watched, "slowed_by": slowed, "seen": seen}
 
 
 async def _bump(url: str, study: str) -> None:
@@ -75,28 +98,23 @@ async def _bump(url: str, study: str) -> None:
             await asyncio.sleep(_BUMP_EVERY_S)
 
 
-async def _measured(pid: int, round_: Callable[[], Awaitable[list[float]]]) -> dict[str, float]:
-    used_s = cpu_s(pid)
-    taken = await round_()
-    used_s = cpu_s(pid) - used_s
-    figures = {"polls": len(taken), "p50_ms": quantile(taken, 0.5), "p99_ms": quantile(taken, 0.99)}
-    return {**figures, "cpu_ms_per_poll": 1000 * used_s / len(taken)}
-
-
-async def _run(arguments: argparse.Namespace, url: str, port: int, pid: int) -> dict[str, Any]:
+async def _stored(arguments: argparse.Namespace, url: str, port: int, pid: int) -> dict[str, Any]:
+    """A stored study polled: by those who have its page, then by those who want it whole while it changes."""
     study = study_id(max(1, arguments.studies // 2))
     dashboards = [Dashboard(port, study) for _ in range(arguments.dashboards)]
-    await _until_listening(port)
     for dashboard in dashboards:
         await dashboard.open()
         await dashboard.poll(conditional=False)
 
-    async def polls(*, conditional: bool) -> list[float]:
-        return await _poll_all(dashboards, arguments.seconds, arguments.every, conditional=conditional)
+    async def round_(*, conditional: bool) -> dict[str, Any]:
+        ended, used_s = asyncio.Event(), cpu_s(pid)
+        asyncio.get_running_loop().call_later(arguments.seconds, ended.set)
+        polls = await poll_all(dashboards, arguments.every, ended, conditional=conditional)
+        return {**figures(polls), "cpu_ms_per_poll": 1000 * (cpu_s(pid) - used_s) / len(polls)}
 
-    unchanged = await _measured(pid, lambda: polls(conditional=True))
+    unchanged = await round_(conditional=True)
     bumping = asyncio.create_task(_bump(url, study))
-    full = await _measured(pid, lambda: polls(conditional=False))
+    full = await round_(conditional=False)
     bumping.cancel()
     return {"unchanged": unchanged, "full_page": full}
 
@@ -113,24 +131,43 @@ async def _until_listening(port: int) -> None:
             await asyncio.sleep(0.1)
 
 
+async def _measure(arguments: argparse.Namespace, url: str, port: int, pid: int) -> dict[str, Any]:
+    await _until_listening(port)
+    found = {"stored": await _stored(arguments, url, port, pid)}
+    if arguments.pairs:
+        # Queues of their own: another service may listen to this broker.
+        redis_url = os.environ["REDIS_URL"].partition("?")[0].rsplit("/", 1)[0] + "/10"
+        words = ["celery", "-A", "workers.main", "worker", f"--concurrency={arguments.cores}", "--loglevel=ERROR"]
+        with process(words, {"DATABASE_URL": url, "REDIS_URL": redis_url}):
+            found["running"] = await _pairs(arguments, port)
+    return found
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.api", description=__doc__)
     parser.add_argument("--dashboards", type=int, default=200)
+    parser.add_argument("--streams", type=int, default=20)
     parser.add_argument("--every", type=float, default=1.0, help="seconds between the polls of one dashboard")
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of each of the two rounds")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="length of each of the two rounds on a stored study"
+    )
     parser.add_argument("--studies", type=int, default=1)
-    parser.add_argument("--candidates", type=int, default=1000, help="over all studies")
+    parser.add_argument("--candidates", type=int, default=1000, help="over all stored studies")
+    parser.add_argument("--pairs", type=int, default=3, help="runs of a study alone and watched")
+    parser.add_argument("--trials", type=int, default=1500, help="trials of that study")
+    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)), help="processes of the worker")
     arguments = parser.parse_args()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    redis_url = os.environ["REDIS_URL"].partition("?")[0].rsplit("/", 1)[0] + "/10"
     with scratch_database() as url:
         fill(url, arguments.studies, arguments.candidates // arguments.studies)
         words = ["uvicorn", "app.main:app", "--port", str(port), "--no-access-log"]
-        with process(words, {"DATABASE_URL": url}) as api:
-            figures = asyncio.run(_run(arguments, url, port, api.pid))
-    print(json.dumps({"arguments": vars(arguments), **figures, **circumstances()}, indent=1))
+        with process(words, {"DATABASE_URL": url, "REDIS_URL": redis_url}) as api:
+            found = asyncio.run(_measure(arguments, url, port, api.pid))
+    print(json.dumps({"arguments": vars(arguments), **found, **circumstances()}, indent=1))
 
 
 if __name__ == "__main__":

@@ -79,7 +79,11 @@ def fill(url: str, num_studies: int, candidates_each: int) -> None:
 def process(arguments: Sequence[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """A Python process of the repository, asked to end on leaving, killed if it does not."""
     child = subprocess.Popen(
-        [sys.executable, "-m", *arguments], cwd=REPOSITORY, env={**os.environ, **environment}, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", *arguments],
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         yield child

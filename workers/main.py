@@ -19,6 +19,7 @@ from celery.signals import (  # noqa: E402
     worker_shutting_down,
 )
 
+from app.config import settings  # noqa: E402
 from app.db.engine import engine, forget_connections  # noqa: E402
 from app.log import configure_logging  # noqa: E402
 from app.queue import celery as app  # noqa: E402
@@ -43,6 +44,7 @@ def _warm_up(**_: Any) -> None:
 def _start_pool_process(**_: Any) -> None:
     forget_connections()
     forget_broker()
+    os.nice(settings().worker_nice)
 
 
 @worker_process_shutdown.connect  # type: ignore[untyped-decorator]

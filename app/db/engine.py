@@ -74,6 +74,16 @@ def snapshot() -> Iterator[Session]:
         yield db
 
 
+@contextmanager
+def reading() -> Iterator[Session]:
+    """A session for a single statement that reads: one statement sees one moment without a transaction around it.
+
+    For what dashboards ask all the time: beginning and ending a transaction takes as long as the statement.
+    """
+    with Session(engine().execution_options(isolation_level="AUTOCOMMIT"), expire_on_commit=False) as db:
+        yield db
+
+
 class KeptConnection:
     """One connection for single reading statements of one thread at a time; made anew when it has broken.
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from app import candidates, views
 from app.config import SERVICE_VERSION
-from app.db.engine import snapshot
+from app.db.engine import reading, snapshot
 from app.errors import RegressionError
 from app.render.formats import MEDIA_TYPES, Format
 from app.routes import pages
@@ -20,7 +20,7 @@ from app.routes.rendered import ReaderDep, Rendered
 from app.schemas.candidate import CandidatePage, CandidateView
 from app.schemas.report import Report
 from app.schemas.study_view import Comparison
-from app.studies import get_study
+from app.studies import get_study, version_of
 
 router = APIRouter(prefix="/studies/{study_id}", tags=["candidates"])
 _LAUNCH_TEXTS: Responses = {
@@ -52,27 +52,27 @@ async def list_(
 ) -> Response:
     """Candidates: best first, the front, or all in the order of trials; as JSON, CSV or NDJSON."""
     media_type = pages.negotiate(request.headers.get("accept"))
-    wanted = _Listing(study_id, view, limit, cursor, fields, media_type)
-    return await reader.read(study_id, media_type, lambda: _list(wanted, request))
+    wanted, name = _Listing(study_id, view, limit, cursor, fields, media_type), pages.name_of(request)
+    return await reader.read(study_id, media_type, lambda: _list(wanted, name))
 
 
-def _list(wanted: _Listing, request: Request) -> Rendered:
+def _list(wanted: _Listing, name: pages.Name) -> Rendered:
     after = pages.decode_cursor(wanted.cursor, UUID)
-    with snapshot() as db:
-        study = candidates.glance(db, wanted.study_id)
-        rows = candidates.page_of_candidates(
+    goal = candidates.goal_of(wanted.study_id)
+    with reading() as db:
+        version, rows = candidates.page_of_candidates(
             db,
             wanted.study_id,
             view=wanted.view,
-            is_pareto=study.goal["target"] == "pareto",
+            is_pareto=goal["target"] == "pareto",
             limit=wanted.limit + 1,
             after=after,
         )
     following = pages.encode_cursor(rows[wanted.limit - 1].id) if len(rows) > wanted.limit else None
-    items = [views.candidate_document(study.goal, row) for row in rows[: wanted.limit]]
+    items = [views.candidate_document(goal, row) for row in rows[: wanted.limit]]
     document = {
         "study_id": wanted.study_id,
-        "version": study.version,
+        "version": version,
         "view": wanted.view,
         "items": items,
         "next_cursor": following,
@@ -80,7 +80,7 @@ def _list(wanted: _Listing, request: Request) -> Rendered:
     body = json_bytes(document)
     if wanted.fields or wanted.media_type != "application/json":
         body = _rewritten(orjson.loads(body), wanted)
-    return Rendered(study.version, body, wanted.media_type, pages.next_link(request, following))
+    return Rendered(version, body, wanted.media_type, pages.next_link(name, following))
 
 
 def _rewritten(document: dict[str, Any], wanted: _Listing) -> bytes:
@@ -97,10 +97,11 @@ async def get(study_id: UUID, candidate_id: UUID, reader: ReaderDep) -> Response
     """One candidate with its whole configuration and metrics."""
 
     def made() -> Rendered:
+        goal = candidates.goal_of(study_id)
         with snapshot() as db:
-            study = candidates.glance(db, study_id)
-            document = views.candidate_document(study.goal, candidates.get_candidate(db, study_id, candidate_id))
-        return Rendered(study.version, json_bytes(document), "application/json", {})
+            version = version_of(db, study_id)
+            document = views.candidate_document(goal, candidates.get_candidate(db, study_id, candidate_id))
+        return Rendered(version, json_bytes(document), "application/json", {})
 
     return await reader.read(study_id, "application/json", made)
 

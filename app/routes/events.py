@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from app import studies, views
 from app.config import settings
-from app.db.engine import snapshot
+from app.db.engine import reading
 from app.errors import QuotaError, SpicaError
 from app.polls import Poll, Polls
 from app.routes.deps import BearerKey, WakerDep
@@ -87,7 +87,7 @@ class _Look:
         return cast(dict[str, Any], orjson.loads(rendered.body))
 
     def _made(self) -> Rendered:
-        with snapshot() as db:
+        with reading() as db:
             document = views.study_summary(studies.study_to_read(db, self.study_id))
         shown = {name: document[name] for name in _SNAPSHOT}
         return Rendered(document["version"], json_bytes(shown), "application/json", {})

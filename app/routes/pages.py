@@ -7,7 +7,7 @@ import hashlib
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 from uuid import UUID
 
 from fastapi import Query, Request
@@ -113,12 +113,13 @@ def _weight(parameters: Sequence[str]) -> float:
     return 1.0
 
 
-def next_link(request: Request, cursor: str | None) -> dict[str, str]:
+def next_link(name: Name, cursor: str | None) -> dict[str, str]:
     """A Link header to the next page, so that CSV and NDJSON can be paged through as well."""
     if cursor is None:
         return {}
-    query = [(key, value) for key, value in request.query_params.multi_items() if key != "cursor"]
-    return {"Link": f'<{request.url.path}?{urlencode([*query, ("cursor", cursor)])}>; rel="next"'}
+    given = parse_qsl(name.query.decode("latin-1"), keep_blank_values=True)
+    query = [(key, value) for key, value in given if key != "cursor"]
+    return {"Link": f'<{quote(name.path)}?{urlencode([*query, ("cursor", cursor)])}>; rel="next"'}
 
 
 def flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -42,19 +42,24 @@ class RenderedPages:
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
         self._num_bytes = 0
-        self._kept: OrderedDict[Name, Rendered] = OrderedDict()
+        self._kept: OrderedDict[Name, _Kept] = OrderedDict()
         self._making: dict[tuple[Name, int], asyncio.Task[Rendered]] = {}
 
-    def kept(self, name: Name) -> Rendered | None:
-        """The newest answer of this name that is kept."""
-        return self._kept.get(name)
+    def __contains__(self, name: Name) -> bool:
+        """Whether an answer of this name is kept, in whatever version."""
+        return name in self._kept
+
+    async def again(self, name: Name, version: int) -> Rendered | None:
+        """What `get` gives, of an answer that was asked for before; None if it is not kept any more."""
+        found = self._kept.get(name)
+        return None if found is None else await self.get(name, version, found.make)
 
     async def get(self, name: Name, version: int, make: Callable[[], Rendered]) -> Rendered:
         """The answer called `name` at `version` or later; made in a thread if it is not kept."""
         found = self._kept.get(name)
-        if found is not None and found.version >= version:
+        if found is not None and found.rendered.version >= version:
             self._kept.move_to_end(name)
-            return found
+            return found.rendered
         key = (name, version)
         if key not in self._making:
             task = asyncio.create_task(self._make(name, make))
@@ -65,24 +70,31 @@ class RenderedPages:
 
     async def _make(self, name: Name, make: Callable[[], Rendered]) -> Rendered:
         rendered = await run_in_threadpool(make)
-        self._keep(name, rendered)
+        self._keep(name, _Kept(rendered, make))
         return rendered
 
-    def _keep(self, name: Name, rendered: Rendered) -> None:
-        if _size(name, rendered) * _LARGEST_PART > self._capacity_bytes:
-            return
+    def _keep(self, name: Name, new: "_Kept") -> None:
         earlier = self._kept.get(name)
-        if earlier is not None and earlier.version > rendered.version:
+        if earlier is not None and earlier.rendered.version > new.rendered.version:
             return
-        self._num_bytes += _size(name, rendered) - (_size(name, earlier) if earlier else 0)
-        self._kept[name] = rendered
+        if _size(name, new) * _LARGEST_PART > self._capacity_bytes:
+            return
+        self._num_bytes += _size(name, new) - (_size(name, earlier) if earlier else 0)
+        self._kept[name] = new
         self._kept.move_to_end(name)
         while self._num_bytes > self._capacity_bytes:
             self._num_bytes -= _size(*self._kept.popitem(last=False))
 
 
-def _size(name: Name, rendered: Rendered) -> int:
-    return len(rendered.body) + len(name.query) + _ENTRY_BYTES
+class _Kept(NamedTuple):
+    """An answer, and how it is made anew when the study has moved on."""
+
+    rendered: Rendered
+    make: Callable[[], Rendered]
+
+
+def _size(name: Name, kept: _Kept) -> int:
+    return len(kept.rendered.body) + len(name.query) + _ENTRY_BYTES
 
 
 class Reader:

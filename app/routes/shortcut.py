@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import psycopg
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.errors import SpicaError
 from app.polls import Poll, Polls
@@ -50,20 +51,17 @@ class Shortcut:
         try:
             media_type = negotiate(headers.get("accept")) if found[2] == _NEGOTIATED else "application/json"
             name = Name(scope["path"], scope["query_string"], media_type)
-            if given is None and self._rendered.kept(name) is None:
+            if given is None and name not in self._rendered:
                 return False
             host = scope["client"][0] if scope["client"] else None
             version = await self._polls.version(Poll(UUID(found[1]), headers.get("authorization"), host))
-        except (SpicaError, psycopg.Error, ValueError):
+            unchanged = is_unchanged(given, etag(name, version))
+            page = None if unchanged else await self._rendered.again(name, version)
+        except (SpicaError, psycopg.Error, SQLAlchemyError, ValueError):
             return False  # the route finds the same fault, and says it
-        tag = etag(name, version)
-        page = self._rendered.kept(name)
-        if is_unchanged(given, tag):
-            await _send(send, tag, None)
-        elif page is not None and page.version >= version:
-            await _send(send, etag(name, page.version), page)
-        else:
+        if page is None and not unchanged:
             return False
+        await _send(send, etag(name, page.version if page else version), page)
         scope["route"] = Route(_STUDY + re.sub("/[0-9a-f-]{36}", "/{candidate_id}", found[2]))
         return True
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from app import studies, views
 from app.auth import Caller
 from app.config import settings
-from app.db.engine import snapshot
+from app.db.engine import reading, snapshot
 from app.errors import ConflictError, FieldFault, InvalidRequestError
 from app.limits import check_duration, check_limits
 from app.queue import announce, wake_study
@@ -28,6 +28,7 @@ from app.routes.pages import (
     Limit,
     decode_cursor,
     encode_cursor,
+    name_of,
     next_link,
 )
 from app.routes.problems import UNCHANGED, problems
@@ -198,7 +199,7 @@ def list_(
         rows = studies.list_studies(db, caller, wanted, limit + 1, decode_cursor(cursor, UUID))
     following = encode_cursor(rows[limit - 1].id) if len(rows) > limit else None
     document = {"items": [views.study_summary(row) for row in rows[:limit]], "next_cursor": following}
-    return json_response(document, headers=next_link(request, following))
+    return json_response(document, headers=next_link(name_of(request), following))
 
 
 @router.get("/{study_id}", response_model=StudyView, responses=problems(404) | UNCHANGED)
@@ -216,7 +217,7 @@ async def get(
         await _await_end(door, waker, study_id, wait, version)
 
     def made() -> Rendered:
-        with snapshot() as db:
+        with reading() as db:
             study = studies.study_to_read(db, study_id)
             return Rendered(study.version, json_bytes(views.study_document(study)), "application/json", {})
 
@@ -260,6 +261,7 @@ async def trials(
     cursor: Cursor = None,
 ) -> Response:
     """Every trial ever asked for, in that order."""
+    name = name_of(request)
 
     def made() -> Rendered:
         after = decode_cursor(cursor, int)
@@ -268,6 +270,6 @@ async def trials(
             rows = studies.list_trials(db, study_id, status, limit + 1, after)
         following = encode_cursor(rows[limit - 1].number) if len(rows) > limit else None
         document = {"items": [views.trial_document(row) for row in rows[:limit]], "next_cursor": following}
-        return Rendered(version, json_bytes(document), "application/json", next_link(request, following))
+        return Rendered(version, json_bytes(document), "application/json", next_link(name, following))
 
     return await reader.read(study_id, "application/json", made)

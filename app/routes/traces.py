@@ -15,7 +15,7 @@ from app.db.engine import transaction
 from app.routes.deps import DoorDep
 from app.routes.json_text import json_response
 from app.routes.openapi_bodies import TRACE_UPLOAD
-from app.routes.pages import Cursor, Limit, decode_cursor, encode_cursor, next_link
+from app.routes.pages import Cursor, Limit, decode_cursor, encode_cursor, name_of, next_link
 from app.routes.problems import problems
 from app.routes.uploads import OptionsDep, SlotsDep, refuse_declared_size, take_in_body, too_slow
 from app.schemas.trace import TracePage, TraceView
@@ -83,7 +83,7 @@ def list_(
         rows = store.list_traces(db, caller.visible_project, limit + 1, decode_cursor(cursor, UUID), name)
     following = encode_cursor(rows[limit - 1].id) if len(rows) > limit else None
     document = {"items": [trace_document(row) for row in rows[:limit]], "next_cursor": following}
-    return json_response(document, headers=next_link(request, following))
+    return json_response(document, headers=next_link(name_of(request), following))
 
 
 @router.get("/{trace_id}", response_model=TraceView, responses=problems(404))
