@@ -29,7 +29,7 @@ from app.schemas.study import SmartSearchConfig
 from app.wake import Waker
 from workers.errors import EvaluationError
 from workers.plan import plan as make_plan
-from workers.rescue import Rescuer
+from workers.rescue import rescuer
 
 log = structlog.get_logger()
 _DESCRIPTION = "Search jobs for LLM deployments: POST a SmartSearchConfig, get ranked or Pareto-optimal deployments."
@@ -47,14 +47,14 @@ def plan_document(config: SmartSearchConfig, trace: Any) -> dict[str, Any]:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     configure_logging()
     await run_in_threadpool(_refuse_open_door)
-    rescuer = Rescuer()
+    rescue = rescuer()
     app.state.waker.start()
-    rescuer.start()
+    rescue.start()
     # What start-up left will live as long as the process: not worth looking at in each full collection.
     gc.freeze()
     yield
     await app.state.waker.stop()
-    await run_in_threadpool(rescuer.stop)
+    await run_in_threadpool(rescue.stop)
     app.state.readings.close()
 
 

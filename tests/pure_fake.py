@@ -2,7 +2,8 @@
 
 A study's labels tell it what to do (all optional): `trials` in all, `trial_ms` of sleep each, `round` trials at most,
 `fail` every n-th trial, `rejected` requests of trial 1, `crash` the process at that trial number, `hang`
-at that trial until told to stop, be `deaf` at that trial: hang for ever.
+at that trial until told to stop, be `deaf` at that trial: hang for ever, also when the leaders are checked
+(`deaf_check`).
 """
 
 import importlib
@@ -123,8 +124,12 @@ def _verdict(config: Any, each: Deployment, number: int, should_stop: Callable[[
     )
 
 
-def stability(config: Any, leaders: Sequence[Deployment], trace: Any) -> Stability:
-    """One variation per leader, and one warning."""
+def stability(
+    config: Any, leaders: Sequence[Deployment], trace: Any, should_stop: Callable[[], bool] = lambda: False
+) -> Stability:
+    """One variation per leader, and one warning; with the label `deaf_check` it hangs for ever."""
+    while label(config, "deaf_check"):
+        time.sleep(0.1)
     row = {"variation": "planted", "load_ratio": 0.9, "arrival_seed": None, "objectives": None, "rank": 1}
     return Stability(({"variations": [row]},) * len(leaders), (Warned(pointer="/workload", detail="planted"),))
 

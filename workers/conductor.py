@@ -32,12 +32,13 @@ from app.schemas.policies import throughput_intervals
 from app.schemas.status import STUDY_TERMINAL, StudyStatus
 from app.schemas.study import SmartSearchConfig
 from app.traces.store import at_hand, stored_trace
-from workers import dispatch, endings, ledger
+from workers import dispatch, endings, ledger, watchdog
 from workers.errors import EvaluationError, SamplerError, StoppedError
+from workers.lease import Watch
 from workers.plan import plan as make_plan
 from workers.search.history import Proposal
 from workers.search.search import Search
-from workers.stability import FRONT_LEADERS, LEADERS, Stability, stability
+from workers.stability import FRONT_LEADERS, LEADERS, UNFINISHED, Stability, num_replays, stability
 
 log = structlog.get_logger()
 
@@ -199,7 +200,10 @@ def _asked(study: StudyRow) -> Step | None:
     # The coverage costs the sampler as much as an ask: computed for the end, and now and then on the way.
     is_told = not trials or len(known.told) >= 2 * (study.coverage or {"evaluated": 0})["evaluated"]
     coverage = endings.coverage_document(search.coverage(known.told)) if is_told else study.coverage
-    numbers, firm = ([], Stability()) if trials else _stability(study, config, known)
+    checked = ([], Stability()) if trials else _stability(study, config, known)
+    if checked is None:
+        return None
+    numbers, firm = checked
     with transaction() as db:
         locked = lock_study(db, study.id)
         if locked is None or (locked.status, locked.round) != (study.status, study.round):
@@ -239,16 +243,28 @@ def _sampler_failed(study: StudyRow, error: SamplerError) -> Step | None:
         return Step(endings.end_study(db, locked, endings.sampler_problem(error)))
 
 
-def _stability(study: StudyRow, config: SmartSearchConfig, known: ledger.Known) -> tuple[list[int], Stability]:
-    """Trial numbers of the leaders, and how firm they stand; a study whose leaders cannot be replayed ends without."""
+def _stability(study: StudyRow, config: SmartSearchConfig, known: ledger.Known) -> tuple[list[int], Stability] | None:
+    """Trial numbers of the leaders, and how firm they stand; a study whose leaders cannot be replayed ends without.
+
+    None if a cancel or a worker that is told to go came between: somebody else ends the study.
+    """
+    if study.provenance.get(watchdog.STUCK):
+        return [], UNFINISHED
     numbers = ledger.leaders(config.goal, known.results, LEADERS, FRONT_LEADERS)
+    limit_s = config.sweep.max_eval_seconds
+    if limit_s is not None:
+        limit_s *= max(num_replays(config, len(numbers)), 1)
     with transaction() as db:
         trace = stored_trace(db, study.trace_id) if study.trace_id else None
-    try:
-        return numbers, stability(config, [known.told[number].deployment for number in numbers], trace)
-    except Exception:
-        log.exception("stability_failed", study_id=str(study.id))
-        return [], Stability()
+    leaders = [known.told[number].deployment for number in numbers]
+    with Watch(study.id, [], limit_s) as watch:
+        watch.begin(watchdog.CHECK)
+        try:
+            firm = stability(config, leaders, trace, watch)
+        except Exception:
+            log.exception("stability_failed", study_id=str(study.id))
+            return [], Stability()
+        return None if watch.is_interrupted else (numbers, firm)
 
 
 def _new_trials(known: ledger.Known, proposals: Sequence[Proposal]) -> list[NewTrial]:

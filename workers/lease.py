@@ -35,7 +35,8 @@ def leave() -> None:
 class Watch:
     """Holds the leases of `claims` inside a `with` block; calling it says whether to stop now.
 
-    max_eval_s: time for one evaluation, counted from the last `begin`; None for no limit.
+    max_eval_s: time for one evaluation, counted from the last `begin`; None for no limit. Without claims there is no
+    lease to keep, and a cancel is watched for all the same.
     """
 
     def __init__(self, study_id: UUID, claims: Sequence[Claim], max_eval_s: float | None) -> None:
@@ -84,7 +85,7 @@ class Watch:
     def _beat(self) -> None:
         renewed = time.monotonic()
         while not self._done.wait(min(_LOOK_EVERY_S, settings().heartbeat_s)):
-            due = time.monotonic() - renewed >= settings().heartbeat_s
+            due = bool(self._claims) and time.monotonic() - renewed >= settings().heartbeat_s
             try:
                 self._look(renew=due)
             except SQLAlchemyError as error:

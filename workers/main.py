@@ -26,12 +26,12 @@ from app.queue import celery as app  # noqa: E402
 from app.queue import forget_broker  # noqa: E402
 from workers import lease, tasks  # noqa: E402
 from workers.replay.reports import warm  # noqa: E402
-from workers.rescue import Rescuer  # noqa: E402
+from workers.rescue import rescuer  # noqa: E402
 from workers.timing.aic import persist_rest  # noqa: E402
-from workers.watchdog import Watchdog  # noqa: E402
+from workers.watchdog import watchdog  # noqa: E402
 
 __all__ = ["app", "tasks"]
-_rescuer, _watchdog = Rescuer(), Watchdog()
+_rescuer, _watchdog = rescuer(), watchdog()
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]

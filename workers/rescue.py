@@ -6,7 +6,6 @@ process and in every API process; an advisory lock lets one in at a time. Each f
 its own by the guarded moves of `app.db.lifecycle`, so a sweep that is late, doubled or cut off does no harm.
 """
 
-import threading
 from uuid import UUID
 
 import structlog
@@ -20,38 +19,24 @@ from app.db.lifecycle import lock_study, mark_sent, rescue_trials
 from app.queue import STUDY_QUEUE, TRIAL_QUEUE, announce, num_waiting, wake_study, wake_trials
 from app.schemas.status import STUDY_TERMINAL
 from workers.endings import cancel_study
+from workers.periodic import Periodic
 
 log = structlog.get_logger()
 _SWEEP_LOCK = 7310401
 _MOST_AT_ONCE = 500
 
 
-class Rescuer:
+def rescuer() -> Periodic:
     """A thread that sweeps until stopped."""
+    return Periodic("rescuer", lambda: settings().rescue_every_s, _sweep_or_wait)
 
-    def __init__(self) -> None:
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="rescuer", daemon=True)
 
-    def start(self) -> None:
-        """Begin to sweep."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End after the sweep under way; harmless before the start, since a worker can be told to go while it starts."""
-        self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout=5)
-
-    def _run(self) -> None:
-        while not self._stop.wait(settings().rescue_every_s):
-            try:
-                sweep()
-            except SQLAlchemyError as error:
-                log.warning("sweep_failed", error=type(error).__name__)
-            except Exception:
-                # A sweep that cannot cope with one finding must not end all later ones.
-                log.exception("sweep_failed")
+def _sweep_or_wait() -> None:
+    try:
+        sweep()
+    except SQLAlchemyError as error:
+        # The database is away; the next sweep is due in a second.
+        log.warning("sweep_failed", error=type(error).__name__)
 
 
 def sweep() -> bool:

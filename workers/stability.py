@@ -6,7 +6,7 @@ leaders alone, so a study that is resumed says the same.
 Source: service contract, section 8.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +70,13 @@ class Stability:
     warnings: tuple[Warned, ...] = field(default=())
 
 
+UNFINISHED = Stability(
+    warnings=(
+        Warned(pointer="/sweep/max_eval_seconds", detail="the stability of the winner could not be checked in time"),
+    )
+)
+
+
 def variations(workload: Workload) -> tuple[Variation, ...]:
     """Every change of the load that is tried."""
     loads = [Variation(f"{ratio:g} of the load", ratio) for ratio in LOADS]
@@ -79,30 +86,36 @@ def variations(workload: Workload) -> tuple[Variation, ...]:
     return (*loads, *(Variation(f"arrival seed {seed}", 1.0, seed) for seed in range(first, first + NUM_SEEDS)))
 
 
-def stability(config: SmartSearchConfig, leaders: Sequence[Deployment], trace: TraceFile | None) -> Stability:
-    """The leaders, best first, under every variation of the load."""
+def num_replays(config: SmartSearchConfig, num_leaders: int) -> int:
+    """Replays that the check takes."""
+    return num_leaders * (1 + len(variations(config.workload)))
+
+
+def stability(
+    config: SmartSearchConfig,
+    leaders: Sequence[Deployment],
+    trace: TraceFile | None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Stability:
+    """The leaders, best first, under every variation of the load; a warning instead if it had to stop."""
     changes = variations(config.workload)
-    usual = list(_verdicts(config, leaders, trace))
+    usual = list(evaluate_many(config, leaders, trace, should_stop))
     requests = sum(int(verdict.load.get("num_requests") or 0) for verdict in usual)
     if requests * len(changes) > MOST_REQUESTS:
         detail = f"the stability of the winner is not checked: it would take {requests * len(changes)} requests"
         return Stability(warnings=(Warned(pointer="/workload", detail=detail),))
     outcomes = [
-        list(_verdicts(change.applied(config), [change.deployed(each) for each in leaders], trace))
+        list(evaluate_many(change.applied(config), [change.deployed(each) for each in leaders], trace, should_stop))
         for change in changes
     ]
+    if should_stop():
+        return UNFINISHED
     standings = [_standings(config, leaders, verdicts) for verdicts in outcomes]
     documents = tuple(
         _document(config, changes, [verdicts[at] for verdicts in outcomes], [standing[at] for standing in standings])
         for at in range(len(leaders))
     )
     return Stability(documents, tuple(_warnings(config, changes, usual, outcomes, standings)))
-
-
-def _verdicts(
-    config: SmartSearchConfig, deployments: Sequence[Deployment], trace: TraceFile | None
-) -> Iterator[Verdict]:
-    return evaluate_many(config, deployments, trace, lambda: False)
 
 
 def _standings(

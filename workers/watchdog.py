@@ -11,7 +11,6 @@ import math
 import multiprocessing
 import os
 import signal
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -24,13 +23,20 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.config import settings
 from app.db.engine import transaction
-from app.db.lifecycle import Claim, Ending, end_trials, lock_study
+from app.db.lifecycle import Claim, Ending, end_trials, lock_study, touch_study
 from app.queue import wake_study
 from app.schemas.status import ReasonCode, TrialStatus
+from workers.periodic import Periodic
 
 log = structlog.get_logger()
 _LOOK_EVERY_S = 0.25
 _MOST_PROCESSES = 512
+
+CHECK = Claim(-1, 0, {}, "")
+"""Stands for the check of the leaders, which no trial row stands for."""
+
+STUCK = "stability_stuck"
+"""Noted in a study's provenance when the check of its leaders had to be killed: it is not begun again."""
 
 
 class _Slot(ctypes.Structure):
@@ -102,7 +108,10 @@ def overdue() -> list[Overdue]:
 
 
 def stop_for_real(each: Overdue) -> None:
-    """Kill the process, then end its trial; if a cancel or a lost lease was faster, the fence drops the ending."""
+    """Kill the process, then end its trial, or note that the check is stuck.
+
+    If a cancel or a lost lease was faster, the fence drops the ending.
+    """
     if not _is_our_child(each.pid):
         return
     log.warning("evaluation_killed", study_id=str(each.study_id), trial=each.number, pid=each.pid)
@@ -111,7 +120,9 @@ def stop_for_real(each: Overdue) -> None:
     try:
         with transaction() as db:
             study = lock_study(db, each.study_id)
-            if study is not None:
+            if study is not None and each.number == CHECK.number:
+                touch_study(db, each.study_id, provenance={**study.provenance, STUCK: True})
+            elif study is not None:
                 end_trials(db, each.study_id, [_ending(each, is_cancelled=study.cancel_requested_at is not None)])
     except SQLAlchemyError as error:
         # The lease expires, and another attempt will end here again when the database is back.
@@ -136,24 +147,11 @@ def _is_our_child(pid: int) -> bool:
     return int(fields[1]) == os.getpid()
 
 
-class Watchdog:
-    """A thread of the worker's main process that looks until stopped."""
+def watchdog() -> Periodic:
+    """A thread, for the worker's main process, that looks until stopped."""
+    return Periodic("watchdog", lambda: _LOOK_EVERY_S, _look)
 
-    def __init__(self) -> None:
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End; harmless before the start."""
-        self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout=5)
-
-    def _run(self) -> None:
-        while not self._stop.wait(_LOOK_EVERY_S):
-            for each in overdue():
-                stop_for_real(each)
+def _look() -> None:
+    for each in overdue():
+        stop_for_real(each)

@@ -16,8 +16,9 @@ from app.config import settings
 from app.db.engine import transaction
 from app.db.lifecycle import request_cancel
 from app.queue import redis_client, wake_study, wake_trials
-from tests.thin import results, study, submit, trials
-from workers.rescue import Rescuer
+from tests.thin import candidates, results, study, submit, trials
+from workers.rescue import rescuer
+from workers.stability import UNFINISHED
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(240)]
 _QUICK = {"SPICA_LEASE_S": "2", "SPICA_HEARTBEAT_S": "0.5", "SPICA_MAX_ATTEMPTS": "2", "SPICA_KILL_GRACE_S": "0.3"}
@@ -77,10 +78,10 @@ def crew(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cr
         for name, value in _QUICK.items():
             patch.setenv(name, value)
         settings.cache_clear()
-        crew, rescuer = Crew(tmp_path_factory.mktemp("worker") / "worker.log"), Rescuer()
-        rescuer.start()
+        crew, sweeping = Crew(tmp_path_factory.mktemp("worker") / "worker.log"), rescuer()
+        sweeping.start()
         yield crew
-        rescuer.stop()
+        sweeping.stop()
         crew.worker.stop()
     settings.cache_clear()
 
@@ -145,6 +146,25 @@ def test_cancel_ends_an_evaluation_that_is_deaf(crew: Crew) -> None:
     following = _submitted(trials=4)
     _until(lambda: _has_ended(following))
     assert study(following).status == "succeeded"
+
+
+def test_check_of_the_leaders_that_is_deaf_is_killed_and_the_study_ends_without(crew: Crew) -> None:
+    study_id = _submitted(trials=10, deaf_check=1, sweep={"max_eval_seconds": 0.1})
+    _until(lambda: _has_ended(study_id))
+    assert study(study_id).status == "succeeded"
+    assert [each["detail"] for each in study(study_id).warnings][-1:] == [UNFINISHED.warnings[0].detail]
+    assert all(row.stability is None for row in candidates(study_id))
+
+
+def test_cancel_ends_a_check_of_the_leaders_that_is_deaf(crew: Crew) -> None:
+    study_id = _submitted(trials=10, deaf_check=1, sweep={"max_eval_seconds": None})
+    _until(lambda: _num_done(study_id) == 10)
+    with transaction() as db:
+        request_cancel(db, study_id)
+    _until(lambda: _has_ended(study_id))
+    assert study(study_id).status == "cancelled"
+    following = _submitted(trials=4)
+    _until(lambda: _has_ended(following))
 
 
 def test_emptied_broker_delays_but_loses_nothing(crew: Crew) -> None:

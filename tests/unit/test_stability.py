@@ -11,7 +11,7 @@ from workers.replay import reports
 from workers.replay.fleet import Fleet
 from workers.replay.metrics import report
 from workers.replay.timeline import timeline
-from workers.stability import stability, variations
+from workers.stability import UNFINISHED, stability, variations
 from workers.traffic.requests import RequestBatch
 
 OPEN = {"isl": 100, "osl": 8, "request_rate": 20.0, "num_request_ratio": 0.5}
@@ -77,3 +77,7 @@ def test_too_long_a_check_is_left_out_with_a_warning(monkeypatch: pytest.MonkeyP
 
 def test_no_leader_no_stability() -> None:
     assert stability(study(SMALL_LOAD), [], None).documents == ()
+
+
+def test_check_that_is_told_to_stop_says_nothing_but_that() -> None:
+    assert stability(study(SMALL_LOAD), [agg(), agg(tp=2)], None, lambda: True) is UNFINISHED
