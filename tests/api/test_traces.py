@@ -1,7 +1,6 @@
 """/traces: upload, list, read, delete, and studies that use them."""
 
 import gzip
-import json
 import os
 import socket
 import time
@@ -18,7 +17,6 @@ from sqlalchemy import text
 
 from app.db.engine import transaction
 from app.schemas.trace import TracePage, TraceView
-from tests.conftest import REPOSITORY
 from tests.golden.files import trace
 from tests.thin import Desk, document, execute
 from tests.unit.traces.helpers import field_case, lines, row
@@ -260,57 +258,6 @@ def test_trace_of_another_project_is_unknown(client: Client) -> None:
     execute("UPDATE trace_names SET project = 'other'")
     for named in (found["id"], f"sha256:{found['sha256']}", "chat"):
         assert client.post("/studies", json=study(named)).status_code == 422
-
-
-def _form(config: dict[str, Any], content: bytes = ROWS) -> dict[str, Any]:
-    return {"config": ("study.json", json.dumps(config)), "trace": ("trace.jsonl", content)}
-
-
-def test_configuration_and_trace_are_submitted_together(client: Client) -> None:
-    config = study("whatever")
-    del config["workload"]["trace_path"]
-    answer = client.post("/studies", files=_form(config))
-    assert answer.status_code == 202
-    made = answer.json()
-    (stored,) = client.get("/traces").json()["items"]
-    assert made["provenance"]["trace_sha256"] == stored["sha256"]
-    assert made["config"]["workload"]["trace_path"] == f"sha256:{stored['sha256']}"
-
-
-def test_example_of_the_documentation_is_submitted_with_a_trace(client: Client) -> None:
-    config = (REPOSITORY / "docs/examples/trace-study.yaml").read_bytes()
-    packed = gzip.compress(trace("mooncake_arxiv_head1000.jsonl"))
-    files = {"config": ("trace-study.yaml", config), "trace": ("trace.jsonl.gz", packed)}
-    assert client.post("/studies", files=files).status_code == 202
-
-
-def test_form_is_read_as_its_query_says(client: Client) -> None:
-    form = _form(study("t"), trace("dynamo_agent_pi.request_trace.jsonl"))
-    assert client.post("/studies?format=dynamo", files=form).status_code == 202
-    assert client.get("/traces").json()["items"][0]["block_size"] == 16
-
-
-def test_form_repeated_under_one_idempotency_key_is_one_study(client: Client) -> None:
-    headers = {"Idempotency-Key": "k"}
-    first, second = (client.post("/studies", files=_form(study("t")), headers=headers) for _ in range(2))
-    assert second.status_code == 200
-    assert first.json()["id"] == second.json()["id"]
-
-
-def test_form_with_a_faulty_part_stores_nothing(client: Client, folder: Path) -> None:
-    faulty = client.post("/studies", files=_form(study("t"), field_case("F04")))
-    assert (faulty.status_code, faulty.json()["num_faulty_rows"]) == (422, 3)
-    config = study("t") | {"goal": {"target": "speed"}}
-    assert client.post("/studies", files=_form(config)).status_code == 422
-    assert left(folder) == []
-    assert client.get("/studies").json()["items"] == []
-
-
-def test_dry_run_of_a_form_plans_with_the_trace_and_stores_nothing(client: Client, folder: Path) -> None:
-    answer = client.post("/studies?dry_run=true", files=_form(study("t")))
-    assert answer.status_code == 200
-    assert left(folder) == []
-    assert client.get("/traces").json()["items"] == []
 
 
 def test_trace_beyond_a_limit_is_413_and_leaves_nothing(client: Client, setting: Setting, folder: Path) -> None:

@@ -4,7 +4,7 @@ Source: replay-engine spec, section 11; traffic spec, section "kv_load_ratio".
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -196,7 +196,9 @@ def _ask(question: _Question) -> KvCapacity:
             raise perf_data.unsupported(error) from error
     except Exception as error:
         raise perf_data.unsupported(error) from error
-    raise _no_kv_budget(question, _capacity(_estimate(question, _MEASURING_CAPACITY_BYTES)))
+    # Measured with all of that memory: a tiny fraction of it could be too little again.
+    roomy = replace(question, memory_fraction=1.0)
+    raise _no_kv_budget(question, _capacity(_estimate(roomy, _MEASURING_CAPACITY_BYTES)))
 
 
 def _estimate(question: _Question, capacity_override: int | None) -> dict[str, Any]:

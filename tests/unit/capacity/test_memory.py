@@ -50,9 +50,9 @@ def forget() -> None:
     memory._file.cache_clear()
 
 
-def refusal(model: str, hardware: str, backend: str, shape: ParallelShape) -> EvaluationError:
+def refusal(model: str, hardware: str, backend: str, shape: ParallelShape, **options: Any) -> EvaluationError:
     with pytest.raises(EvaluationError) as caught:
-        memory.kv_capacity(model, hardware, backend, shape)
+        memory.kv_capacity(model, hardware, backend, shape, **options)
     return caught.value
 
 
@@ -81,6 +81,13 @@ def test_no_budget_of_sglang_is_stated_in_its_own_way_of_counting() -> None:
     error = refusal("deepseek-ai/DeepSeek-V3", "h100_sxm", "sglang", ParallelShape(tp=8, moe_ep=8))
     assert error.numbers["needed_gib"] == error.numbers["weights_gib"]
     assert error.numbers["usable_gib"] < 72.0
+
+
+def test_no_budget_is_stated_for_the_smallest_memory_fraction_too() -> None:
+    error = refusal("Qwen/Qwen3-32B-FP8", "h200_sxm", "vllm", ParallelShape(tp=1), memory_fraction=1e-300)
+    assert error.code is ReasonCode.NO_KV_BUDGET
+    assert error.numbers["usable_gib"] == 0.0
+    assert error.numbers["weights_gib"] > 30
 
 
 @pytest.mark.parametrize(
