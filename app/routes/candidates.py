@@ -24,7 +24,12 @@ from app.studies import get_study, version_of
 
 router = APIRouter(prefix="/studies/{study_id}", tags=["candidates"])
 _LAUNCH_TEXTS: Responses = {
-    200: {"content": {name: {"schema": {"type": "string"}} for name in sorted(set(MEDIA_TYPES.values()))}}
+    200: {
+        "content": {
+            name: {"schema": {"type": "object" if "yaml" in name else "string"}}
+            for name in sorted(set(MEDIA_TYPES.values()))
+        }
+    }
 }
 _FORMATS: Responses = {200: {"content": {name: {"schema": {"type": "string"}} for name in pages.FORMATS[1:]}}}
 

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import compile_path
 
 from app import errors
 from app.routes.bodies import RefusedError
@@ -130,11 +131,22 @@ def _invalid_parameters(_request: Request, error: Exception) -> Response:
     return problem_response(_KINDS[errors.InvalidRequestError], detail, faults=found)
 
 
-def _http_error(_request: Request, error: Exception) -> Response:
+def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     title = _STATUS_TITLES.get(error.status_code, "Refused")
     kind = Kind(error.status_code, title.lower().replace(" ", "-"), title)
-    return problem_response(kind, str(error.detail), headers=error.headers)
+    headers = error.headers
+    if error.status_code == 405:
+        # The framework names the methods of the one route that it looked at; a path can have several routes.
+        headers = {**(headers or {}), "Allow": ", ".join(sorted(_allowed(request)) or ["GET"])}
+    return problem_response(kind, str(error.detail), headers=headers)
+
+
+def _allowed(request: Request) -> set[str]:
+    """The methods that the documented routes of a request's path take."""
+    paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
+    found = (item for path, item in paths.items() if compile_path(path)[0].fullmatch(request.url.path))
+    return {method.upper() for item in found for method in item}
 
 
 def _database_away(_request: Request, error: Exception) -> Response:

@@ -1,12 +1,14 @@
 """/studies: submit, list, read, cancel, delete, plan, trials."""
 
 import asyncio
+import re
 import time
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request
+from pydantic import BeforeValidator
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.responses import Response
@@ -44,7 +46,16 @@ from app.wake import Waker
 router = APIRouter(prefix="/studies", tags=["studies"])
 T = TypeVar("T")
 
+
+def _no_number(text: str) -> str:
+    """Pydantic would read a number as seconds since 1970, which no one who writes a year means."""
+    if not re.match(r"\d{4}-\d\d-\d\d", text):
+        raise ValueError("write a time as in 2026-01-31T12:00:00Z")
+    return text
+
+
 Wait = Annotated[float, Query(ge=0, le=60, description="Seconds to wait at most.")]
+Moment = Annotated[datetime, BeforeValidator(_no_number)]
 _POLL_AGAIN_S = "1"
 _TRACE_TO_COME = "sha256:"
 """Stands for the trace of the same form until that is read."""
@@ -189,7 +200,7 @@ def list_(
     status: StudyStatus | None = None,
     label: Annotated[str | None, Query(max_length=400, description="`key`, or `key=value`.")] = None,
     model_name: Annotated[str | None, Query(max_length=400)] = None,
-    created_after: datetime | None = None,
+    created_after: Moment | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:

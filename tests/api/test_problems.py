@@ -26,9 +26,17 @@ def test_unknown_path_is_a_404_problem(client: httpx.Client) -> None:
 
 
 def test_wrong_method_is_a_405_problem_that_names_the_right_ones(client: httpx.Client) -> None:
-    answer = client.put("/studies")
-    _problem(answer, 405)
-    assert "allow" in answer.headers
+    for path, methods in (("/studies", "GET, POST"), ("/traces/x", "DELETE, GET"), ("/studies/x/cancel", "POST")):
+        answer = client.put(path)
+        _problem(answer, 405)
+        assert answer.headers["allow"] == methods
+
+
+@pytest.mark.parametrize("moment", ["0.5", "1700000000", "yesterday", "2026-13-01"])
+def test_moment_that_is_none_is_a_422_problem(client: httpx.Client, moment: str) -> None:
+    problem = _problem(client.get("/studies", params={"created_after": moment}), 422)
+    assert problem.errors is not None
+    assert problem.errors[0].pointer == "created_after"
 
 
 @pytest.mark.parametrize("query", [{"wait": -1}, {"wait": 61}, {"wait": "nan"}, {"wait": "x"}, {"version": -1}])
