@@ -32,15 +32,20 @@ class AggregatedReplay:
 
     def run(self) -> None:
         """Jump from event to event until nothing is left or the time limit passes."""
-        while True:
-            moment = min([self.releases.next_ms] + [g.end_ms for g in self.groups if g.end_ms is not None])
-            if moment == inf or moment > self.stop_after_ms:
-                return
-            assert moment >= self.now, "the clock never runs back"
-            self.now = moment
-            self._finish_passes()
-            self._release()
-            self._start_passes()
+        while (moment := self.next_moment()) < inf and moment <= self.stop_after_ms:
+            self.step(moment)
+
+    def next_moment(self) -> float:
+        """The next event, infinity when nothing is left."""
+        return min([self.releases.next_ms] + [g.end_ms for g in self.groups if g.end_ms is not None])
+
+    def step(self, moment: float) -> None:
+        """Everything that happens at one instant."""
+        assert moment >= self.now, "the clock never runs back"
+        self.now = moment
+        self._finish_passes()
+        self._release()
+        self._start_passes()
 
     def _finish_passes(self) -> None:
         """Completions due now by ascending engine; follow-ups and refills are released after all of them."""

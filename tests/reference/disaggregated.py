@@ -55,28 +55,35 @@ class DisaggregatedReplay:
         self.travelling: list[HandOver] = []
         self.held: list[HandOver] = []
         self.by_prefill: dict[Sequence, HandOver] = {}
+        self.halves: list[Sequence] = []
 
     def run(self) -> None:
         """Jump from event to event until nothing is left or the time limit passes."""
-        while True:
-            moment = self._next_moment()
-            if moment == inf:
-                break
+        while (moment := self.next_moment()) < inf:
             if moment > self.stop_after_ms:
                 return
-            self.now = moment
-            self._finish_passes()
-            self._hand_over()
-            self._start_passes()
-            for seq in self.releases.pop_due(self.now):
-                self._arrive(seq)
-            self._hand_over()
-            self._start_passes()
-            self.may_serve = dict.fromkeys(self.targets, 0)
+            self.step(moment)
+        self.check_all_done()
+
+    def step(self, moment: float) -> None:
+        """Everything that happens at one instant."""
+        self.now = moment
+        self._finish_passes()
+        self._hand_over()
+        self._start_passes()
+        for seq in self.releases.pop_due(self.now):
+            self._arrive(seq)
+        self._hand_over()
+        self._start_passes()
+        self.may_serve = dict.fromkeys(self.targets, 0)
+
+    def check_all_done(self) -> None:
+        """Raises: StuckError when nothing can happen any more and requests are left."""
         if stuck := sum(seq.status == UNFINISHED for seq in self.sequences):
             raise StuckError(ReasonCode.REPLAY_STUCK, f"{stuck} requests cannot go on")
 
-    def _next_moment(self) -> float:
+    def next_moment(self) -> float:
+        """The next event, infinity when nothing is left."""
         ends = [g.end_ms for g in self.prefills + self.decodes if g.end_ms is not None]
         return min([self.releases.next_ms, *ends, *(h.lands_ms for h in self.travelling if h.lands_ms > self.now)])
 
@@ -112,9 +119,14 @@ class DisaggregatedReplay:
     def _start_passes(self) -> None:
         for target in self.targets:
             self._rank(target).others_wait = bool(self.requested[target])
+            self._rank(target).coming_tokens = sum(over.decode.prompt for over in self.coming(target))
         for group in self.prefills + self.decodes:
             if not group.is_busy and group.has_work:
                 group.start_pass(self.now)
+
+    def coming(self, target: tuple[int, int]) -> list[HandOver]:
+        """Requests that want room on a decode rank or have it, but have not landed there."""
+        return [over for over in self.by_prefill.values() if over.target == target and not over.active]
 
     def _prefilled(self, seq: Sequence, rejected: bool) -> list[HandOver]:
         over = self.by_prefill[seq]
@@ -136,6 +148,7 @@ class DisaggregatedReplay:
         half = replace(seq, max_output=1, admissions=[], token_ms=[])
         over = HandOver(prefill=half, decode=seq)
         self.by_prefill[half] = over
+        self.halves.append(half)
         if self.destination_first:
             self._request_destination(over)
         else:

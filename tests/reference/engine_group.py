@@ -1,11 +1,22 @@
 """One replica: a group of attention-DP ranks that start and end their passes together (R-DP)."""
 
+from dataclasses import dataclass
+
 from tests.reference.acceptance import Acceptance
 from tests.reference.handoff_ranks import SglangDecodeRank, SglangPrefillRank, VllmDecodeRank, VllmPrefillRank
-from tests.reference.sequence import PassResult, Sequence
+from tests.reference.sequence import PassLoad, PassResult, Sequence
 from tests.reference.sglang import SglangRank
 from tests.reference.vllm import VllmRank
 from workers.replay.fleet import Pool
+
+
+@dataclass(frozen=True)
+class LatestPass:
+    """The last pass that ended on a rank: its load, how long it took and when it ended, ms."""
+
+    load: PassLoad
+    wall_time_ms: float
+    end_ms: float
 
 
 class EngineGroup:
@@ -20,6 +31,9 @@ class EngineGroup:
         self.group_pass = 0
         self.blocked_prefills = 0
         self.results: list[PassResult] = []
+        self.start_ms = 0.0
+        self.loads: list[PassLoad] = []
+        self.latest: list[LatestPass | None] = [None] * pool.attention_dp
 
     @property
     def is_busy(self) -> bool:
@@ -36,11 +50,14 @@ class EngineGroup:
         if not any(rank.running for rank in self.ranks):
             self._open_gate()
         may_prefill = self.blocked_prefills == 0
-        results = [rank.run_pass(now, self.group_pass, may_prefill) for rank in self.ranks if rank.has_work]
+        by_rank = [rank.run_pass(now, self.group_pass, may_prefill) if rank.has_work else None for rank in self.ranks]
+        results = [result for result in by_rank if result is not None]
         duration = max(result.duration_ms for result in results)
         if duration == 0.0 and not any(result.effect for result in results):
             return False
         self.results = results
+        self.start_ms = now
+        self.loads = [result.load if result else PassLoad() for result in by_rank]
         self.group_pass += 1
         self.blocked_prefills = max(0, self.blocked_prefills - 1)
         if any(result.did_prefill for result in results):
@@ -58,6 +75,7 @@ class EngineGroup:
     def finish_pass(self) -> list[Sequence]:
         """Stamp the tokens of the pass with its end and return the sequences that ended with it."""
         assert self.end_ms is not None
+        self.latest = [LatestPass(load, self.end_ms - self.start_ms, self.end_ms) for load in self.loads]
         ended: list[Sequence] = []
         for result in self.results:
             for seq, tokens in result.emitted:

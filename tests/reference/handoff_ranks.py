@@ -3,8 +3,10 @@
 Rules: traffic specification, section 5; replay-engine specification, section 14.
 """
 
+from dataclasses import replace
+
 from tests.reference.acceptance import Acceptance
-from tests.reference.sequence import PassResult, Sequence
+from tests.reference.sequence import PassLoad, PassResult, Sequence
 from tests.reference.sglang import SglangRank
 from tests.reference.vllm import VllmRank
 from workers.replay.fleet import Pool
@@ -50,6 +52,11 @@ class VllmDecodeRank(VllmRank):
         later = set(self.reserved[self.reserved.index(seq) :])
         place = next((i for i, other in enumerate(self.waiting) if other in later), len(self.waiting))
         self.waiting.insert(place, seq)
+
+    def _with_queue(self, load: PassLoad) -> PassLoad:
+        """Whatever waits here, or is still to come here, waits to decode."""
+        waiting = sum(seq.prompt for seq in self.waiting)
+        return replace(load, queued_decode_kv_tokens=waiting + self.coming_tokens)
 
     def _next_waiting(self) -> Sequence | None:
         if self.others_wait:
@@ -100,3 +107,8 @@ class SglangDecodeRank(SglangRank):
             seq.admissions.append((now, 0))
             self.running.append(seq)
         return super().run_pass(now, group_pass, may_prefill)
+
+    def _with_queue(self, load: PassLoad) -> PassLoad:
+        """Whatever waits here, or is still to come here, waits to decode."""
+        waiting = sum(seq.length for seq in self.waiting + self.arrived)
+        return replace(load, queued_decode_kv_tokens=waiting + self.coming_tokens)

@@ -36,13 +36,23 @@ class KvRouting:
         self.role = pool.role
         self.block_size = pool.block_size
         self.draws = RandomStream(router.seed + int(pool.role == "decode")).uniforms(num_requests)
-        self.loads = {(w, r): Load() for w in range(pool.replicas) for r in range(pool.attention_dp)}
+        self.attention_dp = pool.attention_dp
+        self.loads: dict[tuple[int, int], Load] = {}
+        self.ready: list[int] = []
+        for replica in range(pool.replicas):
+            self.add(replica)
+
+    def add(self, replica: int) -> None:
+        """Engine `replica` takes requests from now on."""
+        self.ready = sorted([*self.ready, replica])
+        self.loads |= {(replica, rank): Load() for rank in range(self.attention_dp)}
 
     def pick(self, seq: Sequence) -> tuple[int, int]:
         """(replica, rank) of a request, whose load counts there from now on."""
         keys = chain_hashes(seq.tokens[: seq.prompt], self.block_size)
-        costs = [self._cost(seq, keys, load) for load in self.loads.values()]
-        place = list(self.loads)[self._choose(costs, float(self.draws[seq.index]))]
+        places = [(replica, rank) for replica in self.ready for rank in range(self.attention_dp)]
+        costs = [self._cost(seq, keys, self.loads[place]) for place in places]
+        place = places[self._choose(costs, float(self.draws[seq.index]))]
         load = self.loads[place]
         load.prefill_tokens[seq] = seq.prompt - self.block_size * load.overlap(keys)
         load.blocks[seq] = keys

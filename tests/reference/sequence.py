@@ -46,6 +46,18 @@ class Sequence:
         return self.max_output - self.generated
 
 
+@dataclass(frozen=True)
+class PassLoad:
+    """What a pass works on and what it leaves waiting, as a planner sees it; see `workers.planner.observation`."""
+
+    num_prefill_requests: int = 0
+    prefill_tokens: int = 0
+    num_decode_requests: int = 0
+    decode_kv_tokens: int = 0
+    queued_prefill_tokens: int = 0
+    queued_decode_kv_tokens: int = 0
+
+
 @dataclass
 class PassResult:
     """What one pass of one rank does; everything becomes visible at the end of the (group) pass.
@@ -62,6 +74,7 @@ class PassResult:
     computed_prefill: int = 0
     did_prefill: bool = False
     effect: bool = False
+    load: PassLoad = field(default_factory=PassLoad)
 
 
 def sequences(batch: RequestBatch) -> list[Sequence]:

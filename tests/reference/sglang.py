@@ -3,12 +3,12 @@
 Room is counted in tokens: free ones, the tree's (shared, evictable when unlocked) and each sequence's own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.reference.acceptance import Acceptance
 from tests.reference.block_pool import chain_hashes
 from tests.reference.radix_tree import Node, RadixTree
-from tests.reference.sequence import PassResult, Sequence
+from tests.reference.sequence import PassLoad, PassResult, Sequence
 from workers.replay.fleet import Pool
 
 CHUNK_BUDGET_TOKENS = 8192
@@ -51,6 +51,7 @@ class SglangRank:
         self.start_ratio = START_RATIO_DP if pool.attention_dp > 1 else START_RATIO
         self.ratio = self.start_ratio
         self.others_wait = False
+        self.coming_tokens = 0
 
     @property
     def has_work(self) -> bool:
@@ -73,12 +74,26 @@ class SglangRank:
         result = PassResult()
         self._reject_too_long(result)
         batch = self._form_batch(now) if may_prefill else []
+        load = self._scheduled_load(batch)
         if batch:
             self._prefill(batch, result)
         elif self.running:
             self._decode(result)
         result.effect = result.effect or bool(batch or result.emitted or result.rejected)
+        result.load = self._with_queue(load)
         return result
+
+    def _scheduled_load(self, batch: list[Member]) -> PassLoad:
+        """A pass prefills its batch, or decodes everything that runs."""
+        prefills = [member.end - member.start for member in batch if member.end > member.start]
+        decodes = [] if batch else [seq.length for seq in self.running if seq.remaining_output > 0]
+        return PassLoad(len(prefills), sum(prefills), len(decodes), sum(decodes))
+
+    def _with_queue(self, load: PassLoad) -> PassLoad:
+        """Prompts without a token wait for prefill, even partly computed ones; retracted ones for decode."""
+        fresh = sum(seq.prompt for seq in self.waiting if not seq.generated)
+        again = sum(seq.length for seq in self.waiting if seq.generated)
+        return replace(load, queued_prefill_tokens=fresh, queued_decode_kv_tokens=again)
 
     def _reject_too_long(self, result: PassResult) -> None:
         """Prompts at or over the context limit leave wherever they wait, even if no slot is free."""

@@ -3,13 +3,13 @@
 All decisions and state changes of a pass are taken at its start; tokens carry the time of its end.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from app.schemas.status import ReasonCode
 from tests.reference.acceptance import Acceptance
 from tests.reference.block_pool import Block, BlockPool, chain_hashes
-from tests.reference.sequence import PassResult, Sequence
+from tests.reference.sequence import PassLoad, PassResult, Sequence
 from workers.errors import StuckError
 from workers.replay.fleet import Pool
 
@@ -44,6 +44,7 @@ class VllmRank:
         self.keys: dict[Sequence, list[int]] = {}
         self.may_prefill = False
         self.others_wait = False
+        self.coming_tokens = 0
 
     @property
     def has_work(self) -> bool:
@@ -79,11 +80,13 @@ class VllmRank:
             self._admit(now, work, result, defer)
         ready = [s for s in self.running if s.computed == s.length and s.remaining_output > 0]
         self._bill_prefill(work, result)
+        load = self._scheduled_load(work)
         bursts = self._make_room_for_bursts(work, ready)
         ready = [s for s in ready if s in self.held]
         if not defer and not work.preempted:
             self.may_prefill = bool(self.waiting)
         self._bill_decode(work, ready, result)
+        result.load = self._with_queue(load)
         self._emit(ready, bursts, result)
         result.effect = bool(work.scheduled or work.lost_running or result.rejected or ready or result.finished)
         return result
@@ -268,6 +271,25 @@ class VllmRank:
         """Computed its last prompt token in this pass and has no token yet."""
         before = work.before.get(seq, seq.computed)
         return seq.generated == 0 and before < min(before + work.scheduled.get(seq, 0), seq.prompt)
+
+    # ---- what a planner sees
+
+    def _scheduled_load(self, work: PassWork) -> PassLoad:
+        """Prompts with tokens to compute count as prefill, all others that go on count as decode."""
+        prefills = [tokens for seq, tokens in work.scheduled.items() if work.before[seq] < seq.prompt and tokens]
+        decodes = [seq.length for seq, tokens in work.scheduled.items()
+                   if not (work.before[seq] < seq.prompt and tokens) and not self._is_complete(seq)]  # fmt: skip
+        return PassLoad(len(prefills), sum(prefills), len(decodes), sum(decodes))
+
+    def _is_complete(self, seq: Sequence) -> bool:
+        limit = self.pool.context_length
+        return seq.remaining_output <= 0 or (limit is not None and seq.length >= limit)
+
+    def _with_queue(self, load: PassLoad) -> PassLoad:
+        """Prompts wait for prefill until they are first admitted, preempted ones for decode."""
+        fresh = sum(seq.prompt for seq in self.waiting if not seq.admissions)
+        again = sum(seq.length for seq in self.waiting if seq.admissions)
+        return replace(load, queued_prefill_tokens=fresh, queued_decode_kv_tokens=again)
 
     # ---- timing and output
 
