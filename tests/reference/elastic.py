@@ -136,8 +136,8 @@ class _ElasticReplay:
 
     def _worker_s(self, engines: ElasticEngines, outcomes: Outcomes) -> float:
         end = outcomes.end_of_replay_ms
-        spans = [(end if life.removed_ms is None else life.removed_ms) - life.created_ms for life in engines.lives]
-        return sum(spans) / 1000.0
+        ends = [end if life.removed_ms is None else min(life.removed_ms, end) for life in engines.lives]
+        return sum(max(0.0, to - life.created_ms) for to, life in zip(ends, engines.lives, strict=True)) / 1000.0
 
     def _lives(self) -> dict[Role, list[Life]]:
         return {role: engines.lives for role, engines in self.engines.items()}  # type: ignore[misc]

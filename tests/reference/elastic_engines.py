@@ -67,11 +67,8 @@ class ElasticEngines:
     def scale(self, target: int, now: float) -> None:
         """Have `target` engines, starting ones included."""
         before = len(self.ready) + len(self.starting)
-        engines: list[int] = []
-        for _ in range(target - before):
-            engines.append(self._add(now))
-        for _ in range(before - target):
-            engines.append(self._take_away(now))
+        engines = [self._add(now) for _ in range(target - before)]
+        engines += [self._take_away(now) for _ in range(before - target)]
         if engines:
             self.events.append((now, self.role, before, target, tuple(engines)))
 

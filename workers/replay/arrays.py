@@ -42,6 +42,10 @@ _EMPTY = {
         "believed",
         "router_draws",
         "router",
+        "ready",
+        "live",
+        "records",
+        "record_times",
     )
 }
 
@@ -281,6 +285,7 @@ def _numbers(batch: RequestBatch, found: BatchFacts) -> NDArray[np.int64]:
 def _moments(batch: RequestBatch) -> NDArray[np.float64]:
     moments = np.zeros(state.NUM_MOMENTS)
     moments[state.STOP_AFTER] = np.inf if batch.stop_after_ms is None else batch.stop_after_ms
+    moments[state.TICK] = np.inf
     return moments
 
 

@@ -3,23 +3,28 @@
 import numpy as np
 
 from workers.replay.compiled import inner
+from workers.replay.pass_records import note_completed, note_left
 from workers.replay.router import note_end
 from workers.replay.state import (
     DELAY,
     DONE,
+    DP_RANK,
     END,
     FREED_NOW,
     HAS_NEXT,
     LAST_END,
     NONE,
     NUM_DONE,
+    NUM_DP,
     PREFILL,
     PREFILLED_HEAD,
     PREFILLED_TAIL,
+    REFUSED,
     ROLE,
     STATUS,
     THINKING,
     WAIT_NEXT,
+    WORKER,
     limits_of,
     moments_of,
     numbers_of,
@@ -40,10 +45,14 @@ def finish(st, r, status, end):  # type: ignore[no-untyped-def]
     stamp[r, END] = end
     number[NUM_DONE] += 1
     note_end(st, r, status)
-    if limits_of(st)[ROLE] == PREFILL:
+    is_source = limits_of(st)[ROLE] == PREFILL
+    if req[r, WORKER] >= 0 and (status == REFUSED or not is_source):
+        note_left(st, req[r, WORKER] * limits_of(st)[NUM_DP] + req[r, DP_RANK], end)
+    if is_source:
         _note_prefilled(st, r)
         return
     if status == DONE:
+        note_completed(st, r)
         moment[LAST_END] = max(moment[LAST_END], end)
     if req[r, HAS_NEXT] == 1:
         _think(st, end + stamp[r + 1, DELAY], r + 1)

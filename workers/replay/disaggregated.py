@@ -21,7 +21,7 @@ from workers.traffic.requests import RequestBatch
 
 _EVENTS_BETWEEN_CHECKS = 1 << 16
 _KEPT_PROMPTS = 16
-_ENDS = (passes.FINISHED, passes.STUCK, handoff_loop.NEED_EXPLICIT, handoff_loop.NEED_RADIX_NODES)
+_ENDS = (passes.FINISHED, passes.STUCK, passes.TICK_DUE, handoff_loop.NEED_EXPLICIT, handoff_loop.NEED_RADIX_NODES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ def _finished(
     pools = pools_of(fleet)
     explicit, radix_nodes = False, None
     while True:
-        sides = _sides(fleet, pools, batch, radix_nodes)
+        sides = sides_of(fleet, pools, batch, radix_nodes)
         dec = sides[1].st
         if explicit:
             dec["limits"][state.EXPLICIT] = 1
         if silent is not None:
             dec["requests"][:, state.SILENT] = silent
-        code = _drive(sides, facts_of(batch).has_few_shapes, check_stop)
+        code = drive_both(sides, facts_of(batch).has_few_shapes, check_stop)
         if code == passes.FINISHED:
             return sides
         if code == passes.STUCK:
@@ -77,7 +77,7 @@ def _finished(
             radix_nodes = 2 * max(len(side.st["sgl_nodes"]) for side in sides)
 
 
-def _sides(fleet: Fleet, pools: tuple[Pool, Pool], batch: RequestBatch, radix_nodes: int | None) -> tuple[Side, Side]:
+def sides_of(fleet: Fleet, pools: tuple[Pool, Pool], batch: RequestBatch, radix_nodes: int | None) -> tuple[Side, Side]:
     """Both sides at time 0."""
     prefill, decode = pools
     pre = build(prefill, prompts_of(batch), radix_nodes, fleet.router)
@@ -122,8 +122,9 @@ def _add_handoffs(dec: State, transfer: Transfer, num_sources: int) -> None:
     dec["transfer"] = rates
 
 
-def _drive(sides: tuple[Side, Side], exact: bool, check_stop: Callable[[], None]) -> int:
-    """Call the compiled clock until it has finished, is stuck or has to start anew; answer its other questions."""
+def drive_both(sides: tuple[Side, Side], exact: bool, check_stop: Callable[[], None]) -> int:
+    """Call the compiled clock until it has finished, is stuck, has a tick due or has to start anew; answer its other
+    questions."""
     pre, dec = sides[0].st, sides[1].st
     number = dec["numbers"]
     compile_once(handoff_loop.run, pre.book, dec.book)

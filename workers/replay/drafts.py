@@ -6,11 +6,13 @@ until one fails. Certain acceptance needs no draw. `draws` holds NUM_DRAWS numbe
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from workers.replay.compiled import inner
 from workers.replay.fleet import Pool
 from workers.replay.state import (
     DRAWS_USED,
+    ENGINE,
     NUM_DRAFTS,
     NUM_DRAWS,
     NUM_RUNNING,
@@ -60,6 +62,12 @@ def needs_draws(pool: Pool) -> bool:
 def extend_draws(st: State, pool: Pool) -> None:
     """Make or double every rank's draws."""
     count = max(_FIRST_DRAWS, 2 * int(st["numbers"][NUM_DRAWS]))
-    ranks = range(pool.replicas * pool.attention_dp)
-    st["draws"] = np.concatenate([RandomStream(pool.acceptance_seed + s).uniforms(count) for s in ranks])
+    engines = st["records"][:: pool.attention_dp, ENGINE].tolist() or range(pool.replicas)
+    st["draws"] = np.concatenate([draws_of_engine(pool, engine, count) for engine in engines])
     st["numbers"][NUM_DRAWS] = count
+
+
+def draws_of_engine(pool: Pool, engine: int, count: int) -> NDArray[np.float64]:
+    """float64 [ranks * count]: the first `count` draws of every rank of an engine."""
+    first = pool.acceptance_seed + engine * pool.attention_dp
+    return np.concatenate([RandomStream(first + rank).uniforms(count) for rank in range(pool.attention_dp)])

@@ -12,11 +12,13 @@ import numpy as np
 from workers.replay.compiled import bare_entry, entry, inner
 from workers.replay.completion import next_thinker
 from workers.replay.drafts import draws_suffice
+from workers.replay.pass_records import note_here
 from workers.replay.passes import (
     FINISHED,
     GROW_GAPS,
     NEED_DRAWS,
     PAUSED,
+    TICK_DUE,
     begin,
     finish_passes,
     gap_log_suffices,
@@ -28,6 +30,7 @@ from workers.replay.router import is_routed, pick
 from workers.replay.state import (
     ACTIVE,
     ARRIVAL,
+    ARRIVED,
     BEGUN,
     BUSY,
     CUTTABLE,
@@ -49,6 +52,7 @@ from workers.replay.state import (
     NOW,
     NUM_DP,
     NUM_DRAFTS,
+    NUM_READY,
     NUM_SESSIONS,
     PHASE,
     RANK_COUNTER,
@@ -57,12 +61,15 @@ from workers.replay.state import (
     SESSION_STRIDE,
     STOP_AFTER,
     THINKING,
+    TICK,
     WORKER,
     gaps_of,
+    is_elastic,
     limits_of,
     moments_of,
     numbers_of,
     ranks_of,
+    ready_of,
     requests_of,
     sessions_of,
     stamps_of,
@@ -88,7 +95,11 @@ def run(st):  # type: ignore[no-untyped-def]
         if not all_draws_suffice(st):
             return NEED_DRAWS
         now = _next_instant(st)
-        if now == math.inf or now > moment[STOP_AFTER]:
+        if now == math.inf:
+            return FINISHED
+        if now > moment[TICK]:
+            return TICK_DUE
+        if now > moment[STOP_AFTER]:
             return FINISHED
         # In a second round at one instant the passes that begin there have begun already: who comes now waits for the next.
         boundary = np.nextafter(now, math.inf) if now == moment[NOW] else now
@@ -196,6 +207,7 @@ def pop_release(st, now):  # type: ignore[no-untyped-def]
     else:
         next_thinker(st)
     stamp[chosen, ARRIVAL] = instant
+    number[ARRIVED] += 1
     return chosen
 
 
@@ -204,8 +216,13 @@ def _next_in_turn(st):  # type: ignore[no-untyped-def]
     """(replica, rank) of the next request by round robin."""
     rank, number = ranks_of(st), numbers_of(st)
     num_dp = limits_of(st)[NUM_DP]
-    w = number[FIRST_REPLICA] + number[ROUTED] % (number[LAST_REPLICA] - number[FIRST_REPLICA])
-    number[ROUTED] += 1
+    if is_elastic(st):
+        place = number[ROUTED] % number[NUM_READY]
+        w = ready_of(st)[place]
+    else:
+        place = number[ROUTED] % (number[LAST_REPLICA] - number[FIRST_REPLICA])
+        w = number[FIRST_REPLICA] + place
+    number[ROUTED] = place + 1
     dp_rank = rank[w * num_dp, RANK_COUNTER] % num_dp
     rank[w * num_dp, RANK_COUNTER] += 1
     return w, dp_rank
@@ -213,7 +230,10 @@ def _next_in_turn(st):  # type: ignore[no-untyped-def]
 
 @inner
 def _route(st, r, boundary):  # type: ignore[no-untyped-def]
-    """By cost, or round robin over replicas and their ranks; a stretch the arrival may join ends at `boundary` or later."""
+    """By cost, or round robin over replicas and their ranks; a stretch the arrival may join ends at `boundary` or later.
+
+    So does any stretch of an elastic pool: what waits does not change during one, except in its last pass.
+    """
     rank, req = ranks_of(st), requests_of(st)
     num_dp = limits_of(st)[NUM_DP]
     if is_routed(st):
@@ -225,10 +245,11 @@ def _route(st, r, boundary):  # type: ignore[no-untyped-def]
     req[r, DP_RANK] = dp_rank
     s = w * num_dp + dp_rank
     wait_push_back(st, s, r)
+    note_here(st, s)
     if (
         rank[w * num_dp, PHASE] == BUSY
         and rank[w * num_dp, REPEATS] > 1
-        and (rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1)
+        and (rank[s, ACTIVE] == 0 or rank[s, CUTTABLE] == 1 or is_elastic(st))
     ):
         walk_group(st, w, rank[w * num_dp, REPEATS], boundary)
 

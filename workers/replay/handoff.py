@@ -15,6 +15,7 @@ import numpy as np
 
 from workers.replay.backends import destination, sglang_destination
 from workers.replay.compiled import inner
+from workers.replay.pass_records import in_order, note_here, note_left, num_ready, ready_rank
 from workers.replay.passes import walk_group
 from workers.replay.router import is_routed, pick
 from workers.replay.state import (
@@ -63,6 +64,7 @@ from workers.replay.state import (
     lands_of,
     limits_of,
     moments_of,
+    note_queued,
     numbers_of,
     passes_of,
     ranks_of,
@@ -96,8 +98,9 @@ def route(st, r):  # type: ignore[no-untyped-def]
     if is_routed(st):
         s = pick(st, r)
     else:
-        s = number[ROUTED] % ranks_of(st).shape[0]
-        number[ROUTED] += 1
+        place = number[ROUTED] % num_ready(st)
+        number[ROUTED] = place + 1
+        s = ready_rank(st, place)
     req[r, WORKER] = s // num_dp
     req[r, DP_RANK] = s % num_dp
     return s
@@ -109,6 +112,7 @@ def queue_prompt(pre, dec, r):  # type: ignore[no-untyped-def]
     s = route(pre, r)
     handoffs_of(dec)[r, SOURCE] = s
     wait_push_back(pre, s, r)
+    note_here(pre, s)
 
 
 @inner
@@ -116,6 +120,8 @@ def request_destination(pre, dec, r):  # type: ignore[no-untyped-def]
     """Request r waits for room on a decode rank; one between passes serves the head of its queue at once."""
     handoff, target = handoffs_of(dec), targets_of(dec)
     t = route(dec, r)
+    note_here(dec, t)
+    note_queued(dec, t, r, 1)
     handoff[r, TARGET] = t
     handoff[r, REQUEST_NEXT] = NONE
     if target[t, REQUEST_TAIL] == NONE:
@@ -220,7 +226,9 @@ def serve_queues(pre, dec):  # type: ignore[no-untyped-def]
     """One reservation per pass end and per activation of a rank; True if there was one."""
     target = targets_of(dec)
     served = False
-    for t in range(target.shape[0]):
+    num_dp = limits_of(dec)[NUM_DP]
+    for i in range(target.shape[0]):
+        t = in_order(dec, i // num_dp) * num_dp + i % num_dp
         while target[t, MAY_SERVE] > 0 and target[t, REQUEST_HEAD] != NONE and not is_busy(dec, t):
             if not _reserve_head(pre, dec, t):
                 break
@@ -286,6 +294,7 @@ def _free_sources(pre, dec):  # type: ignore[no-untyped-def]
                 sglang_destination.release_source(pre, s, r)
             else:
                 destination.release_source(pre, s, r)
+            note_left(pre, s, moments_of(dec)[NOW])
             r = handoff[r, FREE_NEXT]
         source[s, FREE_HEAD] = NONE
         source[s, FREE_TAIL] = NONE

@@ -29,12 +29,14 @@ from workers.replay.handoff import (
     serve_queues,
     transfer_ms,
 )
+from workers.replay.pass_records import num_ready, ready_rank
 from workers.replay.passes import (
     FINISHED,
     GROW_GAPS,
     NEED_DRAWS,
     PAUSED,
     STUCK,
+    TICK_DUE,
     begin,
     finish_passes,
     gap_log_suffices,
@@ -70,12 +72,14 @@ from workers.replay.state import (
     STATUS,
     STOP_AFTER,
     TARGET,
+    TICK,
     TRAVEL_HEAD,
     WAIT_NEXT,
     handoffs_of,
     lands_of,
     limits_of,
     moments_of,
+    note_queued,
     numbers_of,
     passes_of,
     ranks_of,
@@ -101,7 +105,11 @@ def run(pre, dec):  # type: ignore[no-untyped-def]
             now = _next_instant(pre, dec)
             if now == math.inf and number[NUM_DONE] < requests_of(dec).shape[0]:
                 return STUCK
-            if now == math.inf or now > moment[STOP_AFTER]:
+            if now == math.inf:
+                return FINISHED
+            if now > moment[TICK]:
+                return TICK_DUE
+            if now > moment[STOP_AFTER]:
                 return FINISHED
             # In a second round at one instant the passes that begin there have begun already, as in event_loop.
             boundary = np.nextafter(now, math.inf) if now == moment[NOW] else now
@@ -180,6 +188,8 @@ def _finish_passes(pre, dec, now, boundary):  # type: ignore[no-untyped-def]
         after = req[r, WAIT_NEXT]
         note_prefilled(pre, dec, r)
         if req[r, STATUS] == REFUSED:
+            if is_destination_first(dec):
+                note_queued(dec, handoffs_of(dec)[r, TARGET], r, -1)
             finish(dec, r, REFUSED, now)
         elif is_destination_first(dec):
             depart(dec, r)
@@ -207,8 +217,9 @@ def _cut_for(pre, dec, first, now, boundary):  # type: ignore[no-untyped-def]
             if is_destination_first(dec):
                 cut(dec, handoffs_of(dec)[r, TARGET] // num_dp, max(boundary, now + transfer_ms(dec, r)))
             else:
-                cut(dec, turn % num_ranks // num_dp, boundary)
-                turn += 1
+                place = turn % num_ready(dec)
+                cut(dec, ready_rank(dec, place) // num_dp, boundary)
+                turn = place + 1
         r = req[r, WAIT_NEXT]
 
 

@@ -39,7 +39,7 @@ def replay(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None = N
     UnsupportedError for fleets that this replay does not cover.
     """
     if fleet.agg is None:
-        return _outcomes_of_both(*replay_both(fleet, batch, partial(_check_stop, should_stop)), batch)
+        return outcomes_of_both(*replay_both(fleet, batch, partial(check_stop, should_stop)), batch)
     return outcomes_of(_simulated(fleet.agg, batch, fleet.router, should_stop), fleet.agg, batch)
 
 
@@ -66,7 +66,7 @@ def run_part(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None) 
     The state is that of the engines that emit the tokens.
     """
     if fleet.agg is None:
-        pre, dec = replay_both(fleet, batch, partial(_check_stop, should_stop))
+        pre, dec = replay_both(fleet, batch, partial(check_stop, should_stop))
         mark_arrived(pre, dec)
         return dec.st, 1
     part, load, copies = (fleet.agg, batch, 1) if fleet.router else folded(fleet.agg, batch)
@@ -131,15 +131,15 @@ def advance(
         drive(st, pool, table, exact, should_stop)
 
 
-def drive(st: State, pool: Pool, table: StepTable, exact: bool, should_stop: ShouldStop | None = None) -> None:
-    """Call the compiled loop until it has finished, answering its questions."""
+def drive(st: State, pool: Pool, table: StepTable, exact: bool, should_stop: ShouldStop | None = None) -> int:
+    """Call the compiled loop until it has finished or a tick is due, answering its other questions; says which."""
     number = st["numbers"]
     compile_once(event_loop.run, st.book)
     while True:
         number[state.EVENTS_LEFT] = _EVENTS_BETWEEN_CHECKS
         code = event_loop.run(st.book)
-        if code == passes.FINISHED:
-            return
+        if code in (passes.FINISHED, passes.TICK_DUE):
+            return int(code)
         if code == passes.STUCK:
             raise StuckError(ReasonCode.REPLAY_STUCK, f"no progress at {st['moments'][state.NOW]} ms")
         n, a, b = (int(number[i]) for i in (state.MISS_N, state.MISS_A, state.MISS_B))
@@ -153,10 +153,11 @@ def drive(st: State, pool: Pool, table: StepTable, exact: bool, should_stop: Sho
             extend_draws(st, pool)
         elif code == passes.GROW_GAPS:
             lengthen_gap_log(st)
-        _check_stop(should_stop)
+        check_stop(should_stop)
 
 
-def _check_stop(should_stop: ShouldStop | None) -> None:
+def check_stop(should_stop: ShouldStop | None) -> None:
+    """Raises: StoppedError when the caller wants no more."""
     if should_stop is not None and should_stop():
         raise StoppedError(ReasonCode.EXCEEDED_RUNTIME, "the caller stopped the replay")
 
@@ -209,7 +210,8 @@ def expanded_gaps(st: State) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     return gap_ms, np.repeat(log[:, state.GAP_COUNT].astype(np.int64), repeats)
 
 
-def _outcomes_of_both(pre: Side, dec: Side, batch: RequestBatch) -> Outcomes:
+def outcomes_of_both(pre: Side, dec: Side, batch: RequestBatch) -> Outcomes:
+    """Per-request arrays and pooled gaps of a finished replay of both roles."""
     outcomes = outcomes_of(dec.st, dec.pool, batch)
     prefill_worker = pre.st["requests"][:, state.WORKER]
     arrived = (outcomes.worker >= 0) | (prefill_worker >= 0)

@@ -6,12 +6,14 @@ import numpy as np
 
 from workers.replay.backends import sglang, vllm
 from workers.replay.compiled import inner
+from workers.replay.pass_records import in_order, note_pass_ended, note_pass_formed
 from workers.replay.router import show_cache
 from workers.replay.state import (
     ACTIVE,
     BACKEND,
     BEGUN,
     BUSY,
+    COMMITTED_PREFILL,
     DECODE,
     DECODE_CONTEXT,
     DECODE_N,
@@ -42,6 +44,7 @@ from workers.replay.state import (
     ROLE,
     SGLANG,
     gaps_of,
+    is_elastic,
     limits_of,
     log_gap,
     log_stretch,
@@ -54,7 +57,7 @@ from workers.replay.state import (
 )
 from workers.replay.step_lookup import CONSTANT, DECODE_MS, TIMING, decode_duration, prefill_duration, walk
 
-FINISHED, PAUSED, NEED_PREFILL, NEED_DECODE, GROW_GAPS, NEED_DRAWS, STUCK = range(7)
+FINISHED, PAUSED, NEED_PREFILL, NEED_DECODE, GROW_GAPS, NEED_DRAWS, STUCK, TICK_DUE = range(8)
 
 
 @inner
@@ -70,7 +73,9 @@ def begin(st, w):  # type: ignore[no-untyped-def]
             continue
         rank[s, ACTIVE] = 1
         rank[w * num_dp, PHASE] = BEGUN
+        committed = numbers_of(st)[COMMITTED_PREFILL]
         steps = sglang.begin(st, s, now) if limits[BACKEND] == SGLANG else vllm.begin(st, s, now)
+        note_pass_formed(st, s, committed)
         repeats = min(repeats, steps)
     if rank[w * num_dp, PHASE] == BEGUN:
         rank[w * num_dp, REPEATS] = repeats
@@ -214,7 +219,8 @@ def finish_passes(st, now):  # type: ignore[no-untyped-def]
     """Commit every pass due at `now`, ascending replica."""
     rank, passed, number = ranks_of(st), passes_of(st), numbers_of(st)
     num_dp = limits_of(st)[NUM_DP]
-    for w in range(number[FIRST_REPLICA], number[LAST_REPLICA]):
+    for i in range(number[FIRST_REPLICA], number[LAST_REPLICA]):
+        w = in_order(st, i)
         if rank[w * num_dp, PHASE] == BUSY and passed[w, PASS_END] <= now:
             _finish_pass(st, w, now)
 
@@ -225,6 +231,9 @@ def _finish_pass(st, w, now):  # type: ignore[no-untyped-def]
     num_dp = limits[NUM_DP]
     steps = rank[w * num_dp, REPEATS]
     number[EVENTS_LEFT] -= steps >> 6
+    if is_elastic(st):
+        wall = passed[w, PASS_END] - passed[w, PASS_START] if steps == 1 else lockstep_duration(st, w, steps - 1)
+        note_pass_ended(st, w, steps - 1, wall, now)
     _log_regular_gaps(st, w, steps)
     has_work = False
     for s in range(w * num_dp, (w + 1) * num_dp):

@@ -15,6 +15,7 @@ import math
 
 from workers.replay.compiled import inner
 from workers.replay.kv_cache import CACHED
+from workers.replay.pass_records import num_ready, ready_rank
 from workers.replay.radix import matched_pages
 from workers.replay.retained import END_RUN, FIRST_RUN, radix_tree_of
 from workers.replay.state import (
@@ -51,7 +52,6 @@ from workers.replay.state import (
     limits_of,
     loads_of,
     paths_of,
-    ranks_of,
     requests_of,
     router_draws_of,
     router_of,
@@ -71,10 +71,9 @@ def is_routed(st):  # type: ignore[no-untyped-def]
 def pick(st, r):  # type: ignore[no-untyped-def]
     """The rank of least cost for request r, whose load counts there from now on."""
     router, draw = router_of(st), router_draws_of(st)[r]
-    num_ranks = ranks_of(st).shape[0]
     least, most, equals = math.inf, -math.inf, 0
-    for s in range(num_ranks):
-        cost = _cost(st, s, r)
+    for i in range(num_ready(st)):
+        cost = _cost(st, ready_rank(st, i), r)
         most = max(most, cost)
         if cost < least:
             least, equals = cost, 1
@@ -90,27 +89,28 @@ def pick(st, r):  # type: ignore[no-untyped-def]
 
 @inner
 def _nth_of_cost(st, r, cost, place):  # type: ignore[no-untyped-def]
-    for s in range(ranks_of(st).shape[0]):
+    for i in range(num_ready(st)):
+        s = ready_rank(st, i)
         if _cost(st, s, r) == cost:
             if place == 0:
                 return s
             place -= 1
-    return 0
+    return ready_rank(st, 0)
 
 
 @inner
 def _sample(st, r, least, scale, draw):  # type: ignore[no-untyped-def]
     """A rank by weights exp(-(cost - least) / scale)."""
-    num_ranks = ranks_of(st).shape[0]
     total = 0.0
-    for s in range(num_ranks):
-        total += math.exp(-(_cost(st, s, r) - least) / scale)
+    for i in range(num_ready(st)):
+        total += math.exp(-(_cost(st, ready_rank(st, i), r) - least) / scale)
     reached = 0.0
-    for s in range(num_ranks):
+    for i in range(num_ready(st)):
+        s = ready_rank(st, i)
         reached += math.exp(-(_cost(st, s, r) - least) / scale)
         if reached > draw * total:
             return s
-    return num_ranks - 1
+    return ready_rank(st, num_ready(st) - 1)
 
 
 @inner

@@ -71,11 +71,13 @@ IDLE, BEGUN, BUSY = 0, 1, 2
 PASS_START, FIRST_END, PASS_END, NUM_PASS_COLUMNS = range(4)
 
 # numbers: int64 [NUM_NUMBERS], clock and releases. Prefill role: PREFILLED_HEAD and PREFILLED_TAIL chain, by WAIT_NEXT, the
-# requests that ended in the passes of this instant. Decode role: see handoff. moments: float64 [NUM_MOMENTS], ms.
+# requests that ended in the passes of this instant. Decode role: see handoff. moments: float64 [NUM_MOMENTS], ms. For
+# NUM_READY and what follows, TICK and HIT_RATE_SUM see pass_records.
 (FIRST_REPLICA, LAST_REPLICA, NEXT_SESSION, SESSION_STRIDE, NUM_SESSIONS, IN_FLIGHT_CAP, ROUTED, EXACT_HORIZON, THINKING,
  FREED_NOW, GAPS_USED, MISS_N, MISS_A, MISS_B, COMMITTED_PREFILL, EVENTS_LEFT, NUM_DONE, NUM_DRAWS,
- PREFILLED_HEAD, PREFILLED_TAIL, STAGE, ASKING, NUM_RESERVED, NUM_PREFILLED, GIVEN_UP, NUM_NUMBERS) = range(26)  # fmt: skip
-NOW, STOP_AFTER, LAST_END, NUM_MOMENTS = range(4)
+ PREFILLED_HEAD, PREFILLED_TAIL, STAGE, ASKING, NUM_RESERVED, NUM_PREFILLED, GIVEN_UP,
+ NUM_READY, ARRIVED, COMPLETED, COMPLETED_INPUT, COMPLETED_OUTPUT, ADMITTED, NUM_NUMBERS) = range(32)  # fmt: skip
+NOW, STOP_AFTER, LAST_END, TICK, HIT_RATE_SUM, NUM_MOMENTS = range(6)
 
 # sgl_reals: float64 [ranks, NUM_REALS]: SGLang's reservation ratio, its start, floor and fall per decode pass; ms of
 # the end of the last decode pass.
@@ -115,6 +117,13 @@ CREDIT, LOAD_SCALE, TEMPERATURE, NUM_ROUTER = range(4)
 # gaps: float64 [G, 4], the log of token gaps, see log_gap and log_stretch.
 GAP_MS, GAP_COUNT, GAP_CONTEXT, GAP_STEPS = range(4)
 
+# ready, live, records, record_times: see pass_records. Empty while engines neither come nor go.
+(QUEUED_PREFILL, QUEUED_DECODE, CUT_PREFILL, CUT_DECODE, OTHER_DECODES, OTHER_CONTEXT, NUM_HERE, ENGINE, HAS_LAST,
+ LOAD_PREFILL_N, LOAD_PREFILL_TOKENS, LOAD_DECODE_N, LOAD_DECODE_KV, LOAD_QUEUED_PREFILL, LOAD_QUEUED_DECODE,
+ LAST_PREFILL_N, LAST_PREFILL_TOKENS, LAST_DECODE_N, LAST_DECODE_KV, LAST_QUEUED_PREFILL, LAST_QUEUED_DECODE,
+ NUM_RECORDS) = range(22)  # fmt: skip
+LAST_WALL, LAST_PASS_END, LAST_LEFT, NUM_RECORD_TIMES = range(4)
+
 # Places in the address book: address and number of rows of every array. Row lengths are constants above, or as noted:
 # sessions int64 [S], first request of every session in release order. thinkers float64 [T, 2], heap of (instant, request).
 # acceptance float64 [NUM_DRAFTS].
@@ -130,6 +139,7 @@ BOOK = (
     "exact_index", "exact_values", "handoffs", "lands", "targets", "sources", "transfer",
     "loads", "routes", "believed", "router_draws", "router",
     "sgl_reals", "sgl_nodes", "sgl_slots", "sgl_counters", "sgl_runs",
+    "ready", "live", "records", "record_times",
 )  # fmt: skip
 
 _PLACES = {name: place for place, name in enumerate(BOOK)}
@@ -205,6 +215,7 @@ SHAPES = {
     "routes": (_I4, NUM_ROUTES), "believed": (_I8, 0), "router_draws": (_F8, 0), "router": (_F8, 0),
     "sgl_reals": (_F8, NUM_REALS), "sgl_nodes": (_I8, NUM_NODE_COLUMNS), "sgl_slots": (_I4, 0),
     "sgl_counters": (_I8, 0), "sgl_runs": (_I8, NUM_RUN_COLUMNS),
+    "ready": (_I8, 0), "live": (_I8, 0), "records": (_I8, NUM_RECORDS), "record_times": (_F8, NUM_RECORD_TIMES),
 }  # fmt: skip
 _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
 
@@ -219,8 +230,9 @@ _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
 handoffs_of, lands_of, targets_of, sources_of, transfer_of = (_accessor(name, *SHAPES[name]) for name in BOOK[24:29])
 loads_of, routes_of, believed_of, router_draws_of, router_of = (_accessor(name, *SHAPES[name]) for name in BOOK[29:34])
 sgl_reals_of, sgl_nodes_of, sgl_slots_of, sgl_counters_of, sgl_runs_of = (
-    _accessor(name, *SHAPES[name]) for name in BOOK[34:]
+    _accessor(name, *SHAPES[name]) for name in BOOK[34:39]
 )
+ready_of, live_of, records_of, record_times_of = (_accessor(name, *SHAPES[name]) for name in BOOK[39:])
 
 
 @inner
@@ -246,6 +258,29 @@ def beyond_block(limits, tokens):  # type: ignore[no-untyped-def]
 
 
 @inner
+def is_elastic(st):  # type: ignore[no-untyped-def]
+    """True when engines of this pool may come and go."""
+    return records_of(st).shape[0] > 0
+
+
+@inner
+def note_queued(st, s, r, sign):  # type: ignore[no-untyped-def]
+    """Request r joins (1) or leaves (-1) what waits on rank s, as a planner counts it; see pass_records."""
+    record = records_of(st)
+    if record.shape[0] == 0:
+        return
+    limits, req = limits_of(st), requests_of(st)
+    is_sglang = limits[BACKEND] == SGLANG
+    if limits[ROLE] == DECODE:
+        tokens = req[r, PROMPT] + (req[r, GENERATED] if is_sglang else 0)
+        record[s, QUEUED_DECODE] += sign * tokens
+    elif (req[r, GENERATED] if is_sglang else req[r, ADMISSIONS]) > 0:
+        record[s, QUEUED_DECODE] += sign * (req[r, PROMPT] + req[r, GENERATED])
+    else:
+        record[s, QUEUED_PREFILL] += sign * req[r, PROMPT]
+
+
+@inner
 def wait_push_back(st, s, r):  # type: ignore[no-untyped-def]
     """Request r to the end of rank s's waiting queue."""
     rank, req = ranks_of(st), requests_of(st)
@@ -257,6 +292,7 @@ def wait_push_back(st, s, r):  # type: ignore[no-untyped-def]
         req[tail, WAIT_NEXT] = r
     rank[s, WAIT_TAIL] = r
     rank[s, NUM_WAITING] += 1
+    note_queued(st, s, r, 1)
 
 
 @inner
@@ -268,6 +304,7 @@ def wait_push_front(st, s, r):  # type: ignore[no-untyped-def]
     if rank[s, WAIT_TAIL] == NONE:
         rank[s, WAIT_TAIL] = r
     rank[s, NUM_WAITING] += 1
+    note_queued(st, s, r, 1)
 
 
 @inner
@@ -279,6 +316,7 @@ def wait_pop(st, s):  # type: ignore[no-untyped-def]
     if rank[s, WAIT_HEAD] == NONE:
         rank[s, WAIT_TAIL] = NONE
     rank[s, NUM_WAITING] -= 1
+    note_queued(st, s, r, -1)
     return r
 
 
@@ -320,6 +358,9 @@ def note_admission(st, r, now, reused):  # type: ignore[no-untyped-def]
     if req[r, ADMISSIONS] == 0:
         stamp[r, FIRST_ADMIT] = now
         req[r, FIRST_REUSED] = reused
+        if is_elastic(st):
+            numbers_of(st)[ADMITTED] += 1
+            moments_of(st)[HIT_RATE_SUM] += reused / max(req[r, PROMPT], 1)
     req[r, ADMISSIONS] += 1
     req[r, MAX_REUSED] = max(req[r, MAX_REUSED], reused)
 

@@ -29,6 +29,7 @@ from workers.replay.state import (
     blocks_for,
     limits_of,
     note_admission,
+    note_queued,
     numbers_of,
     ranks_of,
     requests_of,
@@ -108,6 +109,7 @@ def run_arrived(st, s, before, r, now):  # type: ignore[no-untyped-def]
     if after == NONE:
         rank[s, WAIT_TAIL] = before
     rank[s, NUM_WAITING] -= 1
+    note_queued(st, s, r, -1)
     req[r, RESERVED_AS] = 0
     run_append(st, s, r)
     note_admission(st, r, now, 0)

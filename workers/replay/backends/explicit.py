@@ -21,6 +21,7 @@ from workers.replay.backends.destination import next_waiting, run_arrived
 from workers.replay.compiled import inner
 from workers.replay.drafts import accepted_drafts
 from workers.replay.kv_cache import register, release, take
+from workers.replay.pass_records import note_decoding
 from workers.replay.router import note_first_token
 from workers.replay.state import (
     ASKED,
@@ -274,7 +275,9 @@ def _bill_prompts(st, s):  # type: ignore[no-untyped-def]
     while r != NONE:
         if req[r, TOKENS] != NONE:
             rank[s, EFFECT] = 1
-            bill_prompt(st, s, r, req[r, BEFORE], req[r, BEFORE] + req[r, TOKENS])
+            billed = bill_prompt(st, s, r, req[r, BEFORE], req[r, BEFORE] + req[r, TOKENS])
+            if not billed and req[r, GENERATED] < req[r, OUTPUT]:
+                note_decoding(st, s, 1, req[r, PROMPT] + req[r, GENERATED])
         r = req[r, RUN_NEXT]
 
 

@@ -18,6 +18,7 @@ from workers.replay.backends.sglang_prefill import (
 )
 from workers.replay.compiled import inner
 from workers.replay.completion import finish
+from workers.replay.pass_records import note_decoding
 from workers.replay.radix import (
     OVERFLOW,
 )
@@ -25,6 +26,7 @@ from workers.replay.state import (
     ACTIVE,
     ARRIVED_HEAD,
     CONTEXT_LENGTH,
+    CONTEXT_SUM,
     CUTTABLE,
     DECODE_CONTEXT,
     DECODE_N,
@@ -53,6 +55,7 @@ from workers.replay.state import (
     WAIT_NEXT,
     WAIT_TAIL,
     limits_of,
+    note_queued,
     ranks_of,
     requests_of,
     sgl_counters_of,
@@ -85,6 +88,7 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
         if rank[s, PREFILL_ISL] > rank[s, PREFILL_PREFIX]:
             rank[s - s % limits[NUM_DP], PREFILLED] = 1
     elif rank[s, NUM_RUNNING] > 0:
+        note_decoding(st, s, rank[s, NUM_RUNNING], rank[s, CONTEXT_SUM])
         steps = plan_decode(st, s)
     if rank[s, REFUSED_HEAD] != NONE:
         rank[s, EFFECT] = 1
@@ -128,6 +132,7 @@ def _refuse_too_long(st, s):  # type: ignore[no-untyped-def]
             else:
                 req[before, WAIT_NEXT] = after
             rank[s, NUM_WAITING] -= 1
+            note_queued(st, s, r, -1)
             req[r, NEW_NEXT] = NONE
             if last_refused == NONE:
                 rank[s, REFUSED_HEAD] = r

@@ -29,6 +29,7 @@ from workers.replay.state import (
     blocks_for,
     limits_of,
     note_admission,
+    note_queued,
     ranks_of,
     requests_of,
     sgl_runs_of,
@@ -84,6 +85,7 @@ def run_arrived(st, s, now):  # type: ignore[no-untyped-def]
     while r != NONE and rank[s, NUM_RUNNING] < limits[MAX_SEQS]:
         rank[s, ARRIVED_HEAD] = req[r, WAIT_NEXT]
         rank[s, NUM_WAITING] -= 1
+        note_queued(st, s, r, -1)
         note_admission(st, r, now, 0)
         join_decode(st, s, r)
         r = rank[s, ARRIVED_HEAD]

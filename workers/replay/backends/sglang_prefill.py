@@ -13,6 +13,7 @@ from workers.replay.backends.sglang_state import (
     remaining_output,
 )
 from workers.replay.compiled import inner
+from workers.replay.pass_records import note_cut
 from workers.replay.radix import (
     EVICTABLE_PAGES,
     FREE_PAGES,
@@ -143,6 +144,8 @@ def form_batch(st, s, now):  # type: ignore[no-untyped-def]
         if not continues:
             note_admission(st, r, now, start)
         req[r, COMPUTED] = start + tokens
+        if start + tokens < req[r, PROMPT] + req[r, GENERATED]:
+            note_cut(st, s, r)
         _append(st, s, r)
         rank[s, PREFILL_N] += 1
         rank[s, PREFILL_ISL] += start + tokens

@@ -23,6 +23,7 @@ from workers.replay.backends.decoding import growth_of_step, schedule, steps_tha
 from workers.replay.backends.destination import next_waiting, run_arrived
 from workers.replay.compiled import inner
 from workers.replay.kv_cache import register, release, take
+from workers.replay.pass_records import note_decoding
 from workers.replay.router import note_first_token
 from workers.replay.state import (
     BLOCK_SIZE,
@@ -235,6 +236,8 @@ def _compute(st, s, r, before, after):  # type: ignore[no-untyped-def]
     req[r, COMPUTED] = after
     billed = bill_prompt(st, s, r, before, after)
     length = req[r, PROMPT] + req[r, GENERATED]
+    if not billed and req[r, GENERATED] < req[r, OUTPUT]:
+        note_decoding(st, s, 1, length)
     if after < length:
         rank[s, PARTIAL] = r
         return

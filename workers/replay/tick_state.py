@@ -1,0 +1,166 @@
+"""An elastic pool at a tick: records of passes under way, observations, and the fresh engine in a place that was left."""
+
+import math
+
+import numpy as np
+
+from workers.planner.observation import PassRecord, RoleView, Traffic
+from workers.replay import state
+from workers.replay.compiled import bare_entry
+from workers.replay.drafts import draws_of_engine
+from workers.replay.fleet import Pool
+from workers.replay.kv_cache import take
+from workers.replay.pass_records import note_pass_ended
+from workers.replay.passes import lockstep_duration
+from workers.replay.radix import EVICTABLE_PAGES, evict
+from workers.replay.retained import radix_tree_of
+from workers.replay.router import show_cache
+from workers.replay.state import (
+    BACKEND,
+    BUSY,
+    DEFER,
+    DRAWS_USED,
+    FIRST_END,
+    FREE_BLOCKS,
+    GATE_PASSES,
+    HAS_LAST,
+    INACTIVE_BLOCKS,
+    NUM_BLOCKS,
+    NUM_DP,
+    NUM_PASSES,
+    NUM_REPLICAS,
+    PASS_START,
+    PHASE,
+    PREFILLED,
+    RANK_COUNTER,
+    RATIO,
+    RATIO_START,
+    REPEATS,
+    SGLANG,
+    STALLED,
+    State,
+    limits_of,
+    passes_of,
+    ranks_of,
+    records_of,
+    sgl_reals_of,
+)
+
+_IDLE_REPORT_MS = 1000.0
+
+
+@bare_entry
+def record_passes(st, tick):  # type: ignore[no-untyped-def]
+    """Record, of every stretch under way, the last repetition that has ended by `tick`."""
+    limits, rank, passed = limits_of(st), ranks_of(st), passes_of(st)
+    num_dp = limits[NUM_DP]
+    for w in range(limits[NUM_REPLICAS]):
+        first = w * num_dp
+        if rank[first, PHASE] != BUSY or rank[first, REPEATS] == 1 or passed[w, FIRST_END] > tick:
+            continue
+        now, ended = passed[w, PASS_START], 0
+        while ended < rank[first, REPEATS]:
+            after = now + lockstep_duration(st, w, ended)
+            if after > tick:
+                break
+            now = after
+            ended += 1
+        note_pass_ended(st, w, ended - 1, lockstep_duration(st, w, ended - 1), now)
+
+
+@bare_entry
+def renew(st, w):  # type: ignore[no-untyped-def]
+    """Place w, whose engine is gone, holds a new one: nothing cached, nothing counted."""
+    limits, rank = limits_of(st), ranks_of(st)
+    num_dp = limits[NUM_DP]
+    for s in range(w * num_dp, (w + 1) * num_dp):
+        if limits[BACKEND] == SGLANG:
+            tree = radix_tree_of(st)
+            evict(tree, s, tree.nodes[s, EVICTABLE_PAGES])
+            sgl_reals_of(st)[s, RATIO] = sgl_reals_of(st)[s, RATIO_START]
+        else:
+            take(st, s, rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS])
+            rank[s, FREE_BLOCKS], rank[s, INACTIVE_BLOCKS] = limits[NUM_BLOCKS], 0
+        show_cache(st, s)
+        for column in (RANK_COUNTER, NUM_PASSES, GATE_PASSES, PREFILLED, STALLED, DRAWS_USED):
+            rank[s, column] = 0
+        rank[s, DEFER] = 1
+        records_of(st)[s, HAS_LAST] = 0
+
+
+def settle_engine(st: State, pool: Pool, place: int, engine: int) -> None:
+    """Engine number `engine` takes a place that another one has left or nobody had."""
+    ranks = slice(place * pool.attention_dp, (place + 1) * pool.attention_dp)
+    renew(st.book, place)
+    st["records"][ranks, state.ENGINE] = engine
+    known = int(st["numbers"][state.NUM_DRAWS])
+    if known:
+        st["draws"][ranks.start * known : ranks.stop * known] = draws_of_engine(pool, engine, known)
+
+
+class Reports:
+    """When every rank last reported, by (engine, rank): a pass, or that it was idle for another second, ms."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._reported_ms: dict[tuple[int, int], float] = {}
+        self._is_idle: set[tuple[int, int]] = set()
+
+    def begin(self, engine: int, now: float) -> None:
+        """An engine takes work from now on."""
+        self._reported_ms |= {(engine, rank): now for rank in range(self._pool.attention_dp)}
+
+    def view(self, st: State, places: list[tuple[int, int]], expected: int, now: float) -> RoleView:
+        """What a planner sees now; places: (engine, place) of the ready ones, ascending. Call `record_passes` before."""
+        records = [
+            record
+            for engine, place in places
+            for rank in range(self._pool.attention_dp)
+            if (record := self._latest(st, engine, rank, place * self._pool.attention_dp + rank, now)) is not None
+        ]
+        return RoleView(len(places), expected, tuple(records))
+
+    def _latest(self, st: State, engine: int, rank: int, row: int, now: float) -> PassRecord | None:
+        key = (engine, rank)
+        columns, times = st["records"][row].tolist(), st["record_times"][row].tolist()
+        if columns[HAS_LAST] and times[state.LAST_PASS_END] >= self._reported_ms[key]:
+            self._reported_ms[key] = times[state.LAST_PASS_END]
+            self._is_idle.discard(key)
+        silent_ms = now - self._reported_ms[key]
+        if silent_ms >= _IDLE_REPORT_MS:
+            self._reported_ms[key] += math.floor(silent_ms / _IDLE_REPORT_MS) * _IDLE_REPORT_MS
+            self._is_idle.add(key)
+        if key in self._is_idle:
+            return PassRecord(engine, rank, 0, 0, 0, 0, 0, 0, 0.0)
+        if not columns[HAS_LAST]:
+            return None
+        prefills, prefill_tokens, decodes, decode_tokens, queued, queued_decode = columns[state.LAST_PREFILL_N :]
+        wall_ms = times[state.LAST_WALL]
+        return PassRecord(
+            engine, rank, prefills, prefill_tokens, decodes, decode_tokens, queued, queued_decode, wall_ms
+        )
+
+
+def take_traffic(source: State, target: State) -> Traffic:
+    """Sums since the last call: arrivals and completions are counted by `target`, admissions by `source`."""
+    numbers, admitted = target["numbers"], source["numbers"]
+    traffic = Traffic(
+        num_requests=int(numbers[state.ARRIVED]),
+        num_completed=int(numbers[state.COMPLETED]),
+        isl_tokens=int(numbers[state.COMPLETED_INPUT]),
+        osl_tokens=int(numbers[state.COMPLETED_OUTPUT]),
+        num_admitted=int(admitted[state.ADMITTED]),
+        hit_rate_sum=float(source["moments"][state.HIT_RATE_SUM]),
+    )
+    numbers[state.ARRIVED : state.ADMITTED] = 0
+    admitted[state.ADMITTED] = 0
+    source["moments"][state.HIT_RATE_SUM] = 0.0
+    return traffic
+
+
+def lay_out(st: State, places: int, attention_dp: int) -> None:
+    """Give a new state the arrays of an elastic pool, no engine in any place yet."""
+    st["ready"] = np.zeros(places, dtype=np.int64)
+    st["live"] = np.arange(places, dtype=np.int64)
+    st["records"] = np.zeros((places * attention_dp, state.NUM_RECORDS), dtype=np.int64)
+    st["record_times"] = np.zeros((places * attention_dp, state.NUM_RECORD_TIMES))
