@@ -276,9 +276,13 @@ class VllmRank:
 
     def _scheduled_load(self, work: PassWork) -> PassLoad:
         """Prompts with tokens to compute count as prefill, all others that go on count as decode."""
-        prefills = [tokens for seq, tokens in work.scheduled.items() if work.before[seq] < seq.prompt and tokens]
-        decodes = [seq.length for seq, tokens in work.scheduled.items()
-                   if not (work.before[seq] < seq.prompt and tokens) and not self._is_complete(seq)]  # fmt: skip
+        members = {seq: 0 for seq in self.running if seq in work.admitted} | work.scheduled
+        prefills = [tokens for seq, tokens in members.items() if tokens and work.before[seq] < seq.prompt]
+        decodes = [
+            seq.length
+            for seq, tokens in members.items()
+            if not (tokens and work.before[seq] < seq.prompt) and not self._is_complete(seq)
+        ]
         return PassLoad(len(prefills), sum(prefills), len(decodes), sum(decodes))
 
     def _is_complete(self, seq: Sequence) -> bool:
