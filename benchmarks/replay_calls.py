@@ -1,9 +1,13 @@
 """Reader of `spica`-dialect probes: the keyword arguments of a replay call to a replayable case."""
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 from workers.cases import ReferenceCase, trace_contents
+from workers.planner.planner import Planner
+from workers.planner.settings import PlannerSettings
+from workers.replay.engine_facts import engine_facts
 from workers.replay.fleet import Fleet, KvRouter, Pool, RoleName, Transfer
 from workers.timing.fixed import FixedTimes
 from workers.traffic.mooncake import TraceDrive, mooncake_batch
@@ -17,11 +21,9 @@ Call = Mapping[str, Any]
 def read_call(probe: Call) -> ReferenceCase:
     """The case of a `run_synthetic_trace_replay` or `run_trace_replay` probe.
 
-    Raises: ValueError for calls that the modelled system refuses; NotImplementedError for planner calls.
+    Raises: ValueError for calls that the modelled system refuses.
     """
     call = probe["config"]
-    if call.get("planner_config"):
-        raise NotImplementedError("a planner in the loop")
     fleet = _fleet(call)
     pool = fleet.agg or fleet.prefill
     assert pool is not None
@@ -31,6 +33,24 @@ def read_call(probe: Call) -> ReferenceCase:
         batch = _synthetic(call, pool.block_size)
         names = tuple(f"session_{index}" for index in range(batch.order.size))
     return ReferenceCase(probe["id"], fleet, batch, None, names)
+
+
+def planner_of(probe: Call, fleet: Fleet) -> Planner | None:
+    """The planner of a call that has one; fields without meaning for a replay are left out."""
+    call = probe["config"]
+    given = call.get("planner_config")
+    if given is None:
+        return None
+    engine = call.get("extra_engine_args") or call["decode_engine_args"]
+    known = {each.name for each in fields(PlannerSettings)}
+    settings = PlannerSettings.of({name: value for name, value in given.items() if name in known})
+    settings = replace(settings, startup_s=engine.get("startup_time", 0.0))
+    pools = {pool.role: pool for pool in (fleet.agg, fleet.prefill, fleet.decode) if pool is not None}
+    return Planner(
+        settings,
+        {role: engine_facts(pool) for role, pool in pools.items()},
+        {role: pool.step_times for role, pool in pools.items()},
+    )
 
 
 def _fleet(call: Call) -> Fleet:
