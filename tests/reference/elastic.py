@@ -58,8 +58,10 @@ class _ElasticReplay:
 
     def run(self) -> PlainElastic:
         """Jump from instant to instant; without requests left there is no further tick."""
-        while (moment := self.clock.next_moment()) < inf and moment <= self.clock.stop_after_ms:
+        while (moment := self.clock.next_moment()) < inf:
             ready_ms = min(engines.next_ready_ms for engines in self.engines.values())
+            if min(moment, ready_ms, self.tick_ms) > self.clock.stop_after_ms:
+                break
             if ready_ms <= min(moment, self.tick_ms):
                 for engines in self.engines.values():
                     engines.start_due(ready_ms)
