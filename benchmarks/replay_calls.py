@@ -7,8 +7,8 @@ from typing import Any
 from workers.cases import ReferenceCase, trace_contents
 from workers.planner.planner import Planner
 from workers.planner.settings import PlannerSettings
-from workers.replay.engine_facts import engine_facts
 from workers.replay.fleet import Fleet, KvRouter, Pool, RoleName, Transfer
+from workers.scaling import new_planner
 from workers.timing.fixed import FixedTimes
 from workers.traffic.mooncake import TraceDrive, mooncake_batch
 from workers.traffic.requests import RequestBatch
@@ -45,12 +45,7 @@ def planner_of(probe: Call, fleet: Fleet) -> Planner | None:
     known = {each.name for each in fields(PlannerSettings)}
     settings = PlannerSettings.of({name: value for name, value in given.items() if name in known})
     settings = replace(settings, startup_s=engine.get("startup_time", 0.0))
-    pools = {pool.role: pool for pool in (fleet.agg, fleet.prefill, fleet.decode) if pool is not None}
-    return Planner(
-        settings,
-        {role: engine_facts(pool) for role, pool in pools.items()},
-        {role: pool.step_times for role, pool in pools.items()},
-    )
+    return new_planner(settings, fleet)
 
 
 def _fleet(call: Call) -> Fleet:

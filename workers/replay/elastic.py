@@ -21,9 +21,10 @@ from workers.replay.drafts import extend_draws, needs_draws
 from workers.replay.elastic_outcome import ElasticOutcome
 from workers.replay.fleet import Fleet, Pool
 from workers.replay.loop import ShouldStop, check_stop, drive
+from workers.replay.renewal import record_passes
 from workers.replay.roster import Roster, ScaleEvent, TooFewPlacesError
 from workers.replay.step_table import step_table
-from workers.replay.tick_state import record_passes, take_traffic
+from workers.replay.tick_state import take_traffic
 from workers.traffic.requests import RequestBatch
 
 _FIRST_PLACES = 4
