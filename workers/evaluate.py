@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from app.schemas.deployment import Deployment
 from app.schemas.goal import Goal
@@ -17,6 +18,7 @@ from workers.fleets import Run, plan_run
 from workers.replay.metrics import Metric, Sla
 from workers.replay.reports import Report, Reports
 from workers.replay.timeline import Timeline
+from workers.scaled_reports import ScaledReports
 from workers.search.score import misses_sla, objectives, score
 from workers.timing.aic import persist_all
 from workers.traffic.workload import TraceFile
@@ -37,7 +39,8 @@ def evaluate_many(
     replayed once; new step times are put on disk when the iterator ends or is closed.
     """
     used: set[object] = set()
-    reports = Reports(goodput_bounds(config.goal), should_stop)
+    bounds = goodput_bounds(config.goal)
+    reports = _AllReports(Reports(bounds, should_stop), ScaledReports(bounds, should_stop))
     try:
         for deployment in deployments:
             started = time.perf_counter()
@@ -52,7 +55,7 @@ def _verdict(
     deployment: Deployment,
     trace: TraceFile | None,
     should_stop: Callable[[], bool],
-    reports: Reports,
+    reports: "_AllReports",
     used: set[object],
 ) -> Verdict:
     try:
@@ -64,7 +67,7 @@ def _verdict(
         _refuse_host_offload(config)
         run = plan_run(config.workload, deployment, trace, config.sweep.seed)
         used.update(pool.step_times for pool in (run.fleet.agg, run.fleet.prefill, run.fleet.decode) if pool)
-        return judge(config.goal, deployment, run, reports.of(run.fleet, run.batch))
+        return reports.judge(config.goal, deployment, run)
     except EvaluationError as error:
         return Verdict(_status(error), Reason(error.code, error.detail))
     except Exception as error:
@@ -73,6 +76,21 @@ def _verdict(
         return Verdict(
             TrialStatus.FAILED, Reason(ReasonCode.REPLAY_ERROR, f"The replay failed: {type(error).__name__}.")
         )
+
+
+class _AllReports(NamedTuple):
+    """Replays of static fleets and of scaled ones."""
+
+    static: Reports
+    scaled: ScaledReports
+
+    def judge(self, goal: Goal, deployment: Deployment, run: Run) -> Verdict:
+        """Replay and judge. Raises: as the replay."""
+        if run.planner is None:
+            return judge(goal, deployment, run, self.static.of(run.fleet, run.batch))
+        found = self.scaled.of(run.fleet, run.planner, run.batch)
+        verdict = judge(goal, deployment, run, found.report)
+        return replace(verdict, report=verdict.report | {"scaling": found.scaling}) if verdict.report else verdict
 
 
 def _refuse_host_offload(config: SmartSearchConfig) -> None:

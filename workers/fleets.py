@@ -17,8 +17,10 @@ from workers.capacity.roles import (
     load_capacity_tokens,
     role_capacities,
 )
-from workers.errors import InfeasibleError, UnsupportedError
+from workers.errors import InfeasibleError
+from workers.planner.settings import PlannerSettings
 from workers.replay.fleet import Fleet, KvRouter, Pool, RoleName
+from workers.search.planners import acting
 from workers.timing.aic import aic_times, engine_identity
 from workers.traffic.load_shape import LoadShape, load_shape
 from workers.traffic.requests import RequestBatch
@@ -30,20 +32,23 @@ DRAFT_ACCEPTANCE = (0.85, 0.3, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One replay to be done: engines, requests, and the load figures a candidate records."""
+    """One replay to be done: engines, requests, and the load figures a candidate records.
+
+    planner: acting settings of the planner that scales the engines; None for a static deployment.
+    """
 
     fleet: Fleet
     batch: RequestBatch
     load: Mapping[str, float | None]
+    planner: PlannerSettings | None = None
 
 
 def plan_run(workload: Workload, deployment: Deployment, trace: TraceFile | None, router_seed: int = 42) -> Run:
     """Everything known before the replay of one deployment; `router_seed` decides between equal costs of a KV router.
 
     Raises: InfeasibleError when a role leaves no KV budget or a KV load does not fit one request; UnsupportedError
-    without performance data or for what the replay does not model; ValueError if a trace workload comes without trace.
+    without performance data; ValueError if a trace workload comes without trace.
     """
-    _refuse_unmodelled(deployment)
     capacities = role_capacities(deployment)
     ratio = _kv_load_ratio(workload, deployment)
     fitting = None
@@ -56,7 +61,8 @@ def plan_run(workload: Workload, deployment: Deployment, trace: TraceFile | None
     first = deployment.agg or deployment.prefill
     assert first is not None
     batch = workload_batch(workload, shape, first.block_size, trace)
-    return Run(fleet(deployment, capacities, router_seed), batch, _load(shape, ratio, fitting, capacities, batch))
+    load = _load(shape, ratio, fitting, capacities, batch)
+    return Run(fleet(deployment, capacities, router_seed), batch, load, acting(deployment.planner))
 
 
 def fleet(deployment: Deployment, capacities: Mapping[str, RoleCapacity], router_seed: int = 42) -> Fleet:
@@ -148,11 +154,3 @@ def _router(router: RouterConfig, seed: int) -> KvRouter | None:
     }
     given: dict[str, Any] = {name: value for name, value in weights.items() if value is not None}
     return KvRouter(seed=seed, **given)
-
-
-def _refuse_unmodelled(deployment: Deployment) -> None:
-    """A planner that scales would change the fleet in mid-replay."""
-    planner = deployment.planner or {}
-    if planner.get("enable_throughput_scaling") or planner.get("enable_load_scaling"):
-        detail = "replay with a scaling planner is not available; planner_scaling_policy: [disabled] is"
-        raise UnsupportedError(ReasonCode.BACKEND_CANNOT_RUN_SHAPE, detail)

@@ -113,8 +113,13 @@ def _component(deployment: Deployment, name: str, role: RoleDeployment, image: s
     return component | ({"multinode": {"nodeCount": nodes}} if nodes > 1 else {})
 
 
+_REPLAY_ONLY = frozenset({"startup_s"})
+"""Planner fields that only the replay reads."""
+
+
 def _planner(deployment: Deployment) -> dict[str, Any]:
-    settings = {"environment": "kubernetes", "backend": deployment.backend, **(deployment.planner or {})}
+    policy = {name: value for name, value in (deployment.planner or {}).items() if name not in _REPLAY_ONLY}
+    settings = {"environment": "kubernetes", "backend": deployment.backend, "mode": deployment.mode, **policy}
     arguments = ["-m", "dynamo.planner", "--config", compact(settings)]
     image = f"{_REGISTRY}/dynamo-planner:{DYNAMO_VERSION}"
     return {"name": "Planner", "type": "planner", "replicas": 1, "podTemplate": _pod(image, arguments)}
@@ -144,7 +149,7 @@ def notes(deployment: Deployment) -> Iterator[str]:
     if deployment.router.mode == "kv_router":
         yield "Router weights are those of the replay; the replay's router saw KV events without delay."
     if deployment.planner:
-        yield "Planner: scaling policy as replayed; set optimization_target, SLA and GPU budget to those of the study."
+        yield "Planner: policy, target, bounds and forecasts as replayed; a real engine's start-up takes its own time."
     else:
         yield "Replicas are fixed, as in the replay: there is no planner."
 

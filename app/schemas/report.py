@@ -5,6 +5,31 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 
+class ScaleEvent(BaseModel):
+    """A planner's decision: engines of one role before and after, starting ones included."""
+
+    at_s: float
+    component: str = Field(description="agg, prefill or decode.")
+    from_count: int
+    to_count: int
+    reason: str = Field(description="scale_up or scale_down.")
+
+
+class GpuLine(BaseModel):
+    """GPUs of a role from each instant until the next: starting, active and draining engines."""
+
+    instant_ms: list[float]
+    gpus: list[int]
+
+
+class Scaling(BaseModel):
+    """What a planner did during the replay."""
+
+    planner_total_ticks: int
+    events: list[ScaleEvent]
+    gpus: dict[str, GpuLine] = Field(description="By role.")
+
+
 class Report(BaseModel):
     """What the replay of one candidate measured. Further members are as the simulator states them."""
 
@@ -14,3 +39,4 @@ class Report(BaseModel):
     timeline: dict[str, Any] | None = Field(
         None, description="At most 500 buckets: in flight, queued, KV use, tokens/s."
     )
+    scaling: Scaling | None = Field(None, description="Null where no planner scales.")

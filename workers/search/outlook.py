@@ -8,11 +8,9 @@ from typing import Any
 from app.catalog import snapshot
 from app.schemas.advice import Warned
 from app.schemas.plan import ContextPlan, KvCapacityPlan, NearestPlan
-from app.schemas.policies import kept_policies
 from workers.search.facts import CatalogFacts, Facts
 from workers.search.knobs import distinct
 from workers.search.nearest import nearest_fit
-from workers.search.planners import REPLAYS_SCALING
 from workers.search.room import TraceSummary
 from workers.search.sieve import Excluded
 from workers.search.space import Space
@@ -36,14 +34,6 @@ def warnings(
         for each in space.excluded
         if each.shape is None
     ]
-    scaling = [
-        p
-        for p in kept_policies(config.search_space, config.goal)
-        if p.enable_load_scaling or p.enable_throughput_scaling
-    ]
-    if scaling and not REPLAYS_SCALING:
-        detail = "scaling policies are left out: the simulator replays static deployments only"
-        found.append(Warned(pointer="/search_space/planner_scaling_policy", detail=detail))
     if context.num_requests_over:
         detail = (
             f"{context.num_requests_over} requests exceed the context of {context.limit_tokens} tokens;"

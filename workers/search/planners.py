@@ -12,9 +12,6 @@ from app.schemas.presets import FPM_SAMPLINGS, LOAD_SENSITIVITIES
 from app.schemas.study import SmartSearchConfig
 from workers.planner.settings import PlannerSettings
 
-REPLAYS_SCALING = False
-"""Whether the simulator replays a scaling planner; while it does not, scaling policies are left out, with a warning."""
-
 PlannerFields = dict[str, Any]
 Predictors = Mapping[int, Mapping[str, Any]]
 """Fields of the load predictor chosen for each throughput interval, s."""
@@ -41,8 +38,6 @@ def planners(config: SmartSearchConfig, predictors: Predictors) -> tuple[Planner
     for policy in kept_policies(space, config.goal):
         if not (policy.enable_throughput_scaling or policy.enable_load_scaling):
             options.append(None)
-            continue
-        if not REPLAYS_SCALING:
             continue
         forecast = predictors.get(policy.throughput_adjustment_interval_seconds, {})
         rest = _limits(config) | (dict(forecast) if policy.enable_throughput_scaling else {})

@@ -6,11 +6,11 @@ Every round asks for the same space; building it takes milliseconds to a second,
 import json
 from functools import lru_cache
 
-from app.errors import FieldFault, InvalidRequestError
+from app.errors import InvalidRequestError
 from app.schemas.policies import policy_faults
 from app.schemas.study import SmartSearchConfig, canonical_json
 from workers.search.facts import CatalogFacts
-from workers.search.planners import Predictors, planners
+from workers.search.planners import Predictors
 from workers.search.space import Space, build_space
 
 
@@ -41,8 +41,5 @@ def _space(document: str, predictors: str) -> Space:
 def check_policies(config: SmartSearchConfig) -> None:
     """Raises: InvalidRequestError if no scaling policy is left, or none of their predictors can run."""
     faults = list(policy_faults(config))
-    if not faults and not planners(config, {}):
-        why = "holds scaling policies only, which the simulator does not replay"
-        faults = [FieldFault("/search_space/planner_scaling_policy", None, why, "add the policy disabled")]
     if faults:
         raise InvalidRequestError(faults)

@@ -316,9 +316,10 @@ def test_sglang_text_says_what_chunk_was_replayed() -> None:
 
 
 def test_planner_runs_beside_a_scaling_deployment() -> None:
-    policy = {"enable_load_scaling": True, "load_adjustment_interval_seconds": 5}
-    given = arguments(components(agg("vllm", "tp", planner=policy))["Planner"])
-    assert json.loads(given["--config"] or "") == {"environment": "kubernetes", "backend": "vllm", **policy}
+    policy = {"enable_load_scaling": True, "load_adjustment_interval_seconds": 5, "max_gpu_budget": 16}
+    given = arguments(components(agg("vllm", "tp", planner=policy | {"startup_s": 30.0}))["Planner"])
+    expected = {"environment": "kubernetes", "backend": "vllm", "mode": "agg", **policy}
+    assert json.loads(given["--config"] or "") == expected
 
 
 @pytest.mark.parametrize(("backend", "wanted"), [(b, w) for b in BACKENDS for w in BACKENDS if b != w])
