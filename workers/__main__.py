@@ -10,10 +10,12 @@ from typing import Any
 
 import orjson
 
-from workers.cases import read_case
+from workers.cases import ReferenceCase, read_case
 from workers.errors import EvaluationError
+from workers.replay.elastic import replay_elastic
 from workers.replay.loop import replay
 from workers.replay.metrics import report
+from workers.scaled_reports import new_planner, scaling_document
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,13 +28,20 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         case = _pick(orjson.loads(options.case.read_bytes()), options.id)
         ready = read_case(case, options.traces or options.case.parent)
-        outcomes = replay(ready.fleet, ready.batch)
+        values = _report(ready)
     except (EvaluationError, ValueError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
-    values = report(outcomes, ready.batch, ready.fleet, ready.sla)
     sys.stdout.write(orjson.dumps(values, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode())
     return 0
+
+
+def _report(ready: ReferenceCase) -> dict[str, Any]:
+    """The report of a static replay; with a planner, its scale events too."""
+    if ready.planner is None:
+        return dict(report(replay(ready.fleet, ready.batch), ready.batch, ready.fleet, ready.sla))
+    outcome = replay_elastic(ready.fleet, ready.batch, new_planner(ready.planner, ready.fleet))
+    return {**outcome.report(ready.sla), "scaling_events": scaling_document(outcome)["events"]}
 
 
 def _pick(document: Any, case_id: str | None) -> Any:

@@ -18,6 +18,7 @@ from app.schemas.status import ReasonCode
 from workers.capacity.kv_blocks import blocks_per_rank
 from workers.capacity.memory import kv_tokens_per_rank, kv_transfer_bytes_per_token
 from workers.errors import UnsupportedError
+from workers.planner.settings import PlannerSettings
 from workers.replay.fleet import Fleet, KvRouter, Pool, RoleName, StepTimes, Transfer
 from workers.replay.metrics import Sla
 from workers.timing.aic import aic_times, engine_identity
@@ -40,18 +41,29 @@ _UNMODELLED_ENGINE = ("tokenization", "fpm_profile", "database_mode", "transfer_
 _UNMODELLED_CACHE = ("host_offload", "g3_offload", "kvcr", "state_cache", "prefix_match_unit")
 _UNMODELLED_MEASURED = ("decode_context", "prefill_context")
 _TIMING_KEYS = ("type", "prefill_ms", "decode_ms", "forward_model")
+_PLANNER_KEYS = {
+    "target": "optimization_target",
+    "max_num_gpus": "max_gpu_budget",
+    "min_workers": "min_endpoint",
+    "prefill_min_workers": "prefill_min_endpoint",
+    "decode_min_workers": "decode_min_endpoint",
+}
 _ROLE_KEYS: dict[str, RoleName] = {"aggregated": "agg", "prefill": "prefill", "decode": "decode"}
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceCase:
-    """One case, ready to replay. `session_names`: name of each session of the batch, by session index."""
+    """One case, ready to replay.
+
+    session_names: name of each session of the batch, by session index. planner: of a case whose fleet is scaled.
+    """
 
     name: str
     fleet: Fleet
     batch: RequestBatch
     sla: Sla | None
     session_names: tuple[str, ...]
+    planner: PlannerSettings | None = None
 
 
 def read_case(case: Config, traces_dir: Path | None = None) -> ReferenceCase:
@@ -80,7 +92,8 @@ def _read(case: Config, traces_dir: Path | None) -> ReferenceCase:
     else:
         batch = _synthetic_batch(traffic, first_pool.block_size, dialect)
         names = tuple(f"session_{index}" for index in range(batch.order.size))
-    return ReferenceCase(str(case.get("id", "case")), fleet, batch, _sla(config), names)
+    sla = _sla(config)
+    return ReferenceCase(str(case.get("id", "case")), fleet, batch, sla, names, _planner(config, sla))
 
 
 def _sla(config: Config) -> Sla | None:
@@ -101,10 +114,32 @@ def _refuse_unmodelled(config: Config) -> None:
         unmodelled += [f"workers.{role}.{name}" for name in _unmodelled_in(worker or {})]
         if _is_measured(worker or {}) and engine.get("speculation"):
             unmodelled.append("speculation with measured step times")
-    if config.get("planner", {}).get("policy", "disabled") != "disabled":
-        unmodelled.append("planner")
+    if _is_scaled(config) and len(_startups(engine)) > 1:
+        unmodelled.append("roles with different startup_seconds")
     if unmodelled:
         raise UnsupportedError(ReasonCode.BACKEND_CANNOT_RUN_SHAPE, f"not modelled: {', '.join(unmodelled)}")
+
+
+def _is_scaled(config: Config) -> bool:
+    """Whether a planner runs."""
+    return bool(config.get("planner", {}).get("policy", "disabled") != "disabled")
+
+
+def _startups(engine: Config) -> set[float]:
+    """Start-up times of the roles, s."""
+    return {float((worker or {}).get("startup_seconds") or 0.0) for worker in engine["workers"].values()}
+
+
+def _planner(config: Config, sla: Sla | None) -> PlannerSettings | None:
+    """Settings of the planner, if one runs; latency bounds are those of the evaluation."""
+    if not _is_scaled(config):
+        return None
+    fields = {_PLANNER_KEYS.get(key, key): value for key, value in config["planner"].items() if key != "policy"}
+    bounds = {"ttft_ms": sla.ttft_ms, "itl_ms": sla.itl_ms} if sla else {}
+    try:
+        return PlannerSettings.of(bounds | fields | {"startup_s": max(_startups(config["engine"]), default=0.0)})
+    except TypeError as error:
+        raise ValueError(f"planner: {error}") from error
 
 
 def _unmodelled_in(worker: Config) -> list[str]:
