@@ -10,7 +10,7 @@ from app.schemas.status import ReasonCode
 from tests.unit.deployments import SMALL_LOAD, agg, disagg, role, study
 from tests.unit.traces.contents import Stored, stored
 from tests.unit.traces.helpers import lines, row
-from workers.errors import InfeasibleError, UnsupportedError
+from workers.errors import InfeasibleError
 from workers.fleets import DRAFT_ACCEPTANCE, Run, plan_run
 
 KV_LOAD = {"isl": 4000, "osl": 1000, "kv_load_ratio": 0.5, "num_request_ratio": 2}
@@ -125,11 +125,16 @@ def test_router_weights_reach_the_fleet_only_under_kv_router() -> None:
     assert planned(SMALL_LOAD, agg(router=RouterConfig(temperature=0.5))).fleet.router is None
 
 
-@pytest.mark.parametrize("flag", ["enable_load_scaling", "enable_throughput_scaling"])
-def test_scaling_planner_is_unsupported(flag: str) -> None:
-    with pytest.raises(UnsupportedError):
-        planned(SMALL_LOAD, agg(planner={flag: True}))
-    planned(SMALL_LOAD, agg(planner={flag: False}))
+def test_planner_that_scales_is_part_of_the_run() -> None:
+    fields = {"optimization_target": "throughput", "max_gpu_budget": 16, "load_adjustment_interval_seconds": 7}
+    planner = planned(SMALL_LOAD, agg(planner={"enable_load_scaling": True, **fields})).planner
+    assert planner is not None
+    assert (planner.max_gpu_budget, planner.interval_s) == (16, 7)
+
+
+def test_planner_without_scaling_is_a_static_run() -> None:
+    assert planned(SMALL_LOAD, agg()).planner is None
+    assert planned(SMALL_LOAD, agg(planner={"enable_load_scaling": False})).planner is None
 
 
 def test_role_without_kv_budget_is_infeasible_before_any_traffic() -> None:

@@ -13,7 +13,6 @@ from tests.unit.traces.helpers import take
 from workers.plan import plan_of
 from workers.search.nearest import nearest_fit
 from workers.search.space import build_space
-from workers.search.study_space import study_space
 
 FIELD = Path(__file__).parents[2] / "golden" / "field"
 
@@ -112,13 +111,7 @@ def test_repeated_pin_is_searched_once() -> None:
     assert space.size == 4
 
 
-def test_policies_that_no_goal_can_use_are_refused() -> None:
-    config = config_of(search_space={"planner_scaling_policy": ["throughput_180_5"]})
-    with pytest.raises(InvalidRequestError, match="planner_scaling_policy"):
-        study_space(config)
-
-
-def test_default_space_has_both_modes_and_says_that_scaling_is_left_out() -> None:
+def test_default_space_has_both_modes_every_router_and_the_planners_that_throughput_can_use() -> None:
     config = SmartSearchConfig.model_validate(
         {
             "search_space": {"model_name": "Qwen/Qwen3-32B-FP8", "hardware_sku": "h200_sxm", "context_length": 400},
@@ -128,5 +121,4 @@ def test_default_space_has_both_modes_and_says_that_scaling_is_left_out() -> Non
     facts = WorldFacts()
     plan = plan_of(build_space(config, facts), facts)
     assert [(branch.mode, branch.pool_size) for branch in plan.branches] == [("disagg", 1695), ("agg", 62)]
-    assert plan.combinations == (1695 * 81 + 62 * 9) * 109
-    assert any(each.pointer == "/search_space/planner_scaling_policy" for each in plan.warnings)
+    assert plan.combinations == (1695 * 81 + 62 * 9) * 109 * (1 + 2 * 4 * 3)

@@ -172,9 +172,21 @@ def test_decode_context_is_refused_only_with_measured_step_times() -> None:
         read_case({"config": found})
 
 
-def test_planner_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match="planner"):
-        read_case({"config": config() | {"planner": {"policy": "enabled"}}})
+def test_planner_fields_take_their_own_names() -> None:
+    found = case("oracle-router-public", "router-pub-011-planner-startup")
+    planner = read_case(found).planner
+    assert planner is not None
+    assert (planner.optimization_target, planner.max_gpu_budget, planner.min_endpoint) == ("load", 4, 1)
+    assert (planner.startup_s, planner.load_adjustment_interval_seconds) == (8.0, 5)
+
+
+def test_planner_switched_off_is_none() -> None:
+    assert read_case({"config": config() | {"planner": {"policy": "disabled"}}}).planner is None
+
+
+def test_planner_field_that_nobody_knows_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="no_such_field"):
+        read_case({"config": config() | {"planner": {"policy": "enabled", "no_such_field": 1}}})
 
 
 def test_dynamo_stack_reads_traffic_in_the_spica_dialect() -> None:
