@@ -18,13 +18,14 @@ from typing import Any
 import orjson
 
 from benchmarks.comparison import Deviation, compare_metrics, compare_rows, reference_rows, request_rows
-from benchmarks.replay_calls import planner_of, read_call
+from benchmarks.replay_calls import read_call
 from workers.cases import ReferenceCase, read_case
 from workers.errors import EvaluationError, UnsupportedError
 from workers.replay.elastic import replay_elastic
 from workers.replay.fleet import Fleet
 from workers.replay.metrics import report
 from workers.replay.outcomes import Outcomes
+from workers.scaling import new_planner
 from workers.traffic.requests import RequestBatch
 
 Replay = Callable[[Fleet, RequestBatch], Outcomes]
@@ -94,10 +95,9 @@ def _run(
     ready: ReferenceCase, case: Mapping[str, Any], rows: Mapping[str, Any], replay: Replay, verdict: Verdict
 ) -> None:
     """Replay, report and compare, into `verdict`; reading the case is not timed."""
-    planner = planner_of(case, ready.fleet) if "call" in case else None
     started = time.process_time()
-    if planner is not None:
-        elastic = replay_elastic(ready.fleet, ready.batch, planner)
+    if ready.planner is not None:
+        elastic = replay_elastic(ready.fleet, ready.batch, new_planner(ready.planner, ready.fleet))
         outcomes, verdict.metrics = elastic.outcomes(ready.batch), elastic.report(ready.sla)
     else:
         outcomes = replay(ready.fleet, ready.batch)

@@ -1,14 +1,12 @@
 """Reader of `spica`-dialect probes: the keyword arguments of a replay call to a replayable case."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from workers.cases import ReferenceCase, trace_contents
-from workers.planner.planner import Planner
 from workers.planner.settings import PlannerSettings
 from workers.replay.fleet import Fleet, KvRouter, Pool, RoleName, Transfer
-from workers.scaling import new_planner
 from workers.timing.fixed import FixedTimes
 from workers.traffic.mooncake import TraceDrive, mooncake_batch
 from workers.traffic.requests import RequestBatch
@@ -32,20 +30,18 @@ def read_call(probe: Call) -> ReferenceCase:
     else:
         batch = _synthetic(call, pool.block_size)
         names = tuple(f"session_{index}" for index in range(batch.order.size))
-    return ReferenceCase(probe["id"], fleet, batch, None, names)
+    return ReferenceCase(probe["id"], fleet, batch, None, names, _planner(call))
 
 
-def planner_of(probe: Call, fleet: Fleet) -> Planner | None:
-    """The planner of a call that has one; fields without meaning for a replay are left out."""
-    call = probe["config"]
+def _planner(call: Call) -> PlannerSettings | None:
+    """Settings of a call that has a planner; fields without meaning for a replay are left out."""
     given = call.get("planner_config")
     if given is None:
         return None
     engine = call.get("extra_engine_args") or call["decode_engine_args"]
     known = {each.name for each in fields(PlannerSettings)}
-    settings = PlannerSettings.of({name: value for name, value in given.items() if name in known})
-    settings = replace(settings, startup_s=engine.get("startup_time", 0.0))
-    return new_planner(settings, fleet)
+    settings = {name: value for name, value in given.items() if name in known}
+    return PlannerSettings.of(settings | {"startup_s": engine.get("startup_time", 0.0)})
 
 
 def _fleet(call: Call) -> Fleet:

@@ -15,7 +15,8 @@ from workers.errors import EvaluationError
 from workers.replay.elastic import replay_elastic
 from workers.replay.loop import replay
 from workers.replay.metrics import report
-from workers.scaled_reports import new_planner, scaling_document
+from workers.scaled_reports import scaling_document
+from workers.scaling import new_planner
 
 
 def main(arguments: list[str] | None = None) -> int:

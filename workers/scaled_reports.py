@@ -3,15 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-from workers.planner.planner import Planner
 from workers.planner.settings import PlannerSettings
 from workers.replay.elastic import replay_elastic
 from workers.replay.elastic_outcome import ElasticOutcome
-from workers.replay.engine_facts import engine_facts
 from workers.replay.fleet import Fleet
 from workers.replay.loop import ShouldStop
 from workers.replay.metrics import Sla
 from workers.replay.reports import Report
+from workers.scaling import new_planner
 from workers.traffic.requests import RequestBatch
 
 _MS_PER_S, _MS_PER_HOUR = 1000.0, 3_600_000.0
@@ -40,19 +39,6 @@ class ScaledReports:
             outcome = replay_elastic(fleet, batch, new_planner(settings, fleet), self._should_stop)
             self._known[key] = (batch, _report(outcome, self._sla))
         return self._known[key][1]
-
-
-def new_planner(settings: PlannerSettings, fleet: Fleet) -> Planner:
-    """A planner for one replay of the fleet; it keeps state, so every replay needs its own.
-
-    Raises: ImportError where the settings forecast by a predictor that is not installed.
-    """
-    pools = {pool.role: pool for pool in (fleet.agg, fleet.prefill, fleet.decode) if pool is not None}
-    return Planner(
-        settings,
-        {role: engine_facts(pool) for role, pool in pools.items()},
-        {role: pool.step_times for role, pool in pools.items()},
-    )
 
 
 def _report(outcome: ElasticOutcome, sla: Sla | None) -> ScaledReport:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.replay_calls import planner_of, read_call
+from benchmarks.replay_calls import read_call
 from tests.golden.files import case, cases
 from tests.reference.elastic import replay_elastic as plain_elastic
 from workers.planner.observation import Observation, Role
@@ -13,6 +13,7 @@ from workers.planner.planner import Planner
 from workers.replay.elastic import replay_elastic
 from workers.replay.elastic_outcome import ElasticOutcome
 from workers.replay.metrics import Metric
+from workers.scaling import new_planner
 
 PROBES = {probe["id"]: probe for probe in cases("traffic-probes") if probe["id"].startswith("P0")}
 
@@ -24,8 +25,8 @@ UNLIKE = {"P09-disagg-context-2048": ("ttft", "tpot", "itl", "e2e", "per_user")}
 def outcome_of(probe: dict[str, Any]) -> ElasticOutcome:
     """A replay of a probe, with the planner its call asks for."""
     ready = read_call(probe)
-    planner = planner_of(probe, ready.fleet)
-    assert planner is not None
+    assert ready.planner is not None
+    planner = new_planner(ready.planner, ready.fleet)
     return replay_elastic(ready.fleet, ready.batch, planner)
 
 
@@ -84,8 +85,8 @@ class Watched:
 def test_first_tick_shows_the_last_pass_and_its_queue() -> None:
     probe = case("traffic-probes", "P02-startup-7s")
     ready = read_call(probe)
-    planner = planner_of(probe, ready.fleet)
-    assert planner is not None
+    assert ready.planner is not None
+    planner = new_planner(ready.planner, ready.fleet)
     watched = Watched(planner)
     replay_elastic(ready.fleet, ready.batch, watched)
     (record,) = watched.seen[0].roles["agg"].records
@@ -95,8 +96,8 @@ def test_first_tick_shows_the_last_pass_and_its_queue() -> None:
 def test_planner_probe_with_drains_replayed_plainly_is_the_same() -> None:
     probe = case("traffic-probes", "P05-down-drain")
     ready = read_call(probe)
-    planner = planner_of(probe, ready.fleet)
-    assert planner is not None
+    assert ready.planner is not None
+    planner = new_planner(ready.planner, ready.fleet)
     plain = plain_elastic(ready.fleet, ready.batch, planner)
     assert plain.outcomes.decode_worker_s == pytest.approx(probe["expected"]["decode_worker_seconds"], rel=1e-9)
     assert [event[:4] for event in plain.events] == [(5e3, "agg", 4, 3), (1e4, "agg", 3, 2), (1.5e4, "agg", 2, 1)]

@@ -10,7 +10,7 @@ from tests.reference.elastic import replay_elastic
 from tests.reference.plain_replay import replay
 from workers.fleets import plan_run
 from workers.replay.metrics import report
-from workers.scaled_reports import new_planner
+from workers.scaling import new_planner
 from workers.search.score import objectives, signed
 from workers.search.search import prepared
 from workers.search.standing import TRUST
