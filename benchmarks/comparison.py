@@ -9,6 +9,7 @@ import numpy as np
 
 from workers.cases import ReferenceCase
 from workers.replay.outcomes import COMPLETED, UNFINISHED, Outcomes
+from workers.traffic.requests import RequestBatch
 
 EXACT, AIC = 1e-9, 2e-3
 # The reference answers these from a quantile sketch that is up to 0.1 % off the true value; the rest is rounding.
@@ -81,28 +82,53 @@ def request_rows(case: ReferenceCase, outcomes: Outcomes) -> list[dict[str, Any]
     batch = case.batch
     pool = case.fleet.agg or case.fleet.decode
     ranks = pool.attention_dp if pool else 1
+    # Of a disaggregated request the reference lists what its prefill engine reused.
+    reused = outcomes.max_reused_tokens if case.fleet.agg else outcomes.first_reused_tokens
+    status = [_terminal_status(case, outcomes, r) for r in range(batch.num_requests)]
+    places = outcomes.worker * ranks + np.maximum(outcomes.dp_rank, 0)
     turn = np.arange(batch.num_requests) - np.searchsorted(batch.session, batch.session)
     return [
         {
             "session_id": case.session_names[batch.session[r]],
             "turn_index": int(turn[r]),
-            "input_length": int(batch.input_tokens[r]),
+            "input_length": _known_prompt(batch, outcomes, r, int(turn[r])),
             "output_length": int(outcomes.generated_tokens[r]),
             "arrival_time_ms": _moment(outcomes.arrival_ms[r]),
             "first_admit_ms": _moment(outcomes.first_admit_ms[r]),
             "first_token_ms": _moment(outcomes.first_token_ms[r]),
             "last_token_ms": _moment(outcomes.last_token_ms[r]),
-            "reused_input_tokens": int(outcomes.max_reused_tokens[r]),
+            "reused_input_tokens": int(reused[r]),
             "first_reused_tokens": int(outcomes.first_reused_tokens[r]),
             "admission_count": int(outcomes.admissions[r]),
             "prefill_worker_idx": _index(outcomes.prefill_worker[r]),
-            "decode_worker_idx": _index(outcomes.worker[r] * ranks + max(outcomes.dp_rank[r], 0)),
+            "decode_worker_idx": None if status[r] == "failed" else _index(places[r]),
             "worker": _index(outcomes.worker[r]),
             "dp_rank": _index(outcomes.dp_rank[r]),
-            "terminal_status": "completed" if outcomes.status[r] == COMPLETED else "rejected",
+            "terminal_status": status[r],
         }
         for r in np.flatnonzero(outcomes.status != UNFINISHED)
     ]
+
+
+def _known_prompt(batch: RequestBatch, outcomes: Outcomes, r: Any, turn: int) -> int:
+    """Prompt tokens of a request; a turn that repeats outputs which a limit had cut is that much shorter (and refused)."""
+    prompt = int(batch.input_tokens[r])
+    if batch.span_offset is None or batch.span_id is None or batch.output_span is None:
+        return prompt
+    spans = set(batch.span_id[batch.span_offset[r] : batch.span_offset[r + 1]].tolist())
+    earlier = [e for e in range(r - turn, r) if int(batch.output_span[e]) in spans]
+    return prompt - sum(int(batch.output_tokens[e] - outcomes.generated_tokens[e]) for e in earlier)
+
+
+def _terminal_status(case: ReferenceCase, outcomes: Outcomes, r: int) -> str:
+    """A request that the decode engines can never hold has failed; one that its first engine refuses is rejected."""
+    if outcomes.status[r] == COMPLETED:
+        return "completed"
+    prefill = case.fleet.prefill
+    if prefill is None:
+        return "rejected"
+    was_refused_first = outcomes.prefill_worker[r] >= 0 if prefill.backend == "sglang" else not outcomes.admissions[r]
+    return "rejected" if was_refused_first else "failed"
 
 
 def _moment(value: np.float64) -> float | None:

@@ -17,6 +17,7 @@ from app.schemas.deployment import ParallelShape
 from app.schemas.status import ReasonCode
 from workers.capacity.kv_blocks import blocks_per_rank
 from workers.capacity.memory import kv_tokens_per_rank, kv_transfer_bytes_per_token
+from workers.case_rules import refuse_contradictions
 from workers.errors import UnsupportedError
 from workers.planner.settings import PlannerSettings
 from workers.replay.fleet import Fleet, KvRouter, Pool, RoleName, StepTimes, Transfer
@@ -81,6 +82,7 @@ def read_case(case: Config, traces_dir: Path | None = None) -> ReferenceCase:
 
 def _read(case: Config, traces_dir: Path | None) -> ReferenceCase:
     config = case["config"]
+    refuse_contradictions(config, has_router=case.get("stack") == "dynamo")
     _refuse_unmodelled(config)
     dialect: Dialect = "spica" if case.get("stack") == "dynamo" else "cli"
     fleet = _fleet(config)

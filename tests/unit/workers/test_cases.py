@@ -124,8 +124,26 @@ def test_context_length_of_the_worker_beats_the_engine() -> None:
 
 def test_router_weights_are_read() -> None:
     found = config() | {"router": {"policy": "kv_router", "prefill_load_scale": 4.0}}
-    assert read_case({"config": found}).fleet.router == KvRouter(prefill_load_scale=4.0)
-    assert read_case({"config": config() | {"router": {"policy": "round_robin"}}}).fleet.router is None
+    assert read_case({"config": found, "stack": "dynamo"}).fleet.router == KvRouter(prefill_load_scale=4.0)
+    round_robin = config() | {"router": {"policy": "round_robin"}}
+    assert read_case({"config": round_robin, "stack": "dynamo"}).fleet.router is None
+    with pytest.raises(ValueError, match="unknown top-level section"):
+        read_case({"config": round_robin})
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "words"),
+    [
+        ("engine", "kv_transfer", {"bandwidth_gb_per_second": 1.0}, "rejects kv_transfer"),
+        ("traffic", "load", {"type": "kv_capacity_fraction", "fraction": 0.5}, "does not drive"),
+        ("traffic", "load", {"type": "poisson", "sessions_per_second": 1.0}, "requires requests_per_second"),
+    ],
+)
+def test_contradiction_in_a_case_is_refused(section: str, key: str, value: object, words: str) -> None:
+    found = config()
+    found[section] = found[section] | {key: value}
+    with pytest.raises(ValueError, match=words):
+        read_case({"config": found})
 
 
 def test_sla_is_read_and_its_kinds_exclude_each_other() -> None:
@@ -194,6 +212,7 @@ def test_dynamo_stack_reads_traffic_in_the_spica_dialect() -> None:
     found = case("oracle-router-public", "router-pub-001-rr")
     assert set(read_case(found).batch.input_tokens.tolist()) == {256}
     plain = {key: value for key, value in found.items() if key != "stack"}
+    plain["config"] = {key: value for key, value in found["config"].items() if key != "router"}
     assert read_case(plain).batch.input_tokens[:3].tolist() == [256, 528, 800]
 
 
