@@ -106,7 +106,7 @@ def _run(
     verdict.cpu_ms = (time.process_time() - started) * 1000.0
     is_aic = _uses_op_level_timing(case)
     unstable = tuple(case.get("unstable", ()))
-    if ready.fleet.router is not None and planner is None:
+    if ready.fleet.router is not None and ready.planner is None:
         verdict.deviations += _within_spread(ready, ready.fleet.router, case["expected"], unstable, replay)
         return
     verdict.deviations += compare_metrics(verdict.metrics, case["expected"], is_aic, unstable)
