@@ -11,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Features = tuple[float, ...]
+_Sample = tuple[int, Features, float]
+"""Its number, features and duration in ms."""
+
 _LEAST_MS = 1e-3
 _ROUND_OFF = 1e-9
 """A slope that moves the time of the largest sample by less than this share of it is none: arithmetic noise."""
@@ -41,37 +44,55 @@ class Samples:
     """
 
     def __init__(self, features: int, most: int, buckets: int) -> None:
-        self._most = most
+        self._most, self._num_added = most, 0
         self._per_axis = buckets if features == 1 else math.isqrt(buckets)
-        self._samples: deque[tuple[Features, float]] = deque()
         self._low, self._high = [math.inf] * features, [-math.inf] * features
+        self._buckets: dict[tuple[int, ...], deque[_Sample]] = {}
 
     def __len__(self) -> int:
-        return len(self._samples)
+        return sum(len(bucket) for bucket in self._buckets.values())
 
     def add(self, features: Features, duration_ms: float) -> None:
         """One sample more."""
-        self._samples.append((features, duration_ms))
-        self._low = [min(pair) for pair in zip(self._low, features, strict=True)]
-        self._high = [max(pair) for pair in zip(self._high, features, strict=True)]
-        if len(self._samples) > self._most:
+        sample = (self._num_added, features, duration_ms)
+        self._num_added += 1
+        pairs = zip(features, self._low, self._high, strict=True)
+        if all(low <= value <= high for value, low, high in pairs):
+            self._buckets.setdefault(self._place(features), deque()).append(sample)
+        else:
+            self._widen(sample)
+        if len(self) > self._most:
             self._drop_one()
 
-    def _drop_one(self) -> None:
-        places: dict[Features, list[int]] = {}
-        for place, (features, _) in enumerate(self._samples):
-            places.setdefault(self._bucket(features), []).append(place)
-        del self._samples[max(places.values(), key=len)[0]]
+    def _widen(self, sample: _Sample) -> None:
+        """The range of a feature has grown: every sample finds its bucket anew."""
+        known = [*self._by_age(), sample]
+        self._low = [min(pair) for pair in zip(self._low, sample[1], strict=True)]
+        self._high = [max(pair) for pair in zip(self._high, sample[1], strict=True)]
+        self._buckets = {}
+        for each in known:
+            self._buckets.setdefault(self._place(each[1]), deque()).append(each)
 
-    def _bucket(self, features: Features) -> Features:
+    def _drop_one(self) -> None:
+        """The oldest of the fullest bucket; of several, the one with the oldest sample."""
+        place = max(self._buckets, key=lambda at: (len(self._buckets[at]), -self._buckets[at][0][0]))
+        self._buckets[place].popleft()
+        if not self._buckets[place]:
+            del self._buckets[place]
+
+    def _place(self, features: Features) -> tuple[int, ...]:
         return tuple(
             min(int((value - low) / (high - low) * self._per_axis), self._per_axis - 1) if high > low else 0
             for value, low, high in zip(features, self._low, self._high, strict=True)
         )
 
+    def _by_age(self) -> list[_Sample]:
+        return sorted(sample for bucket in self._buckets.values() for sample in bucket)
+
     def columns(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Features float64 [N, F] and durations float64 [N], ms, oldest first."""
-        return np.array([features for features, _ in self._samples]), np.array([ms for _, ms in self._samples])
+        known = self._by_age()
+        return np.array([features for _, features, _ in known]), np.array([ms for _, _, ms in known])
 
 
 class PassTimes:
