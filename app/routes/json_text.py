@@ -13,6 +13,17 @@ def json_bytes(document: Any) -> bytes:
     return orjson.dumps(document, default=_default, option=_OPTIONS)
 
 
+def printable(document: Any) -> Any:
+    """The document with halves of surrogate pairs replaced, in keys too: a client's text may come back in a problem."""
+    if isinstance(document, str):
+        return document.encode("utf-8", "replace").decode()
+    if isinstance(document, dict):
+        return {printable(key): printable(value) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [printable(each) for each in document]
+    return document
+
+
 def _default(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump()

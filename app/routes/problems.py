@@ -19,7 +19,7 @@ from starlette.routing import compile_path
 from app import errors
 from app.routes.bodies import RefusedError
 from app.routes.faults import json_safe
-from app.routes.json_text import json_bytes
+from app.routes.json_text import json_bytes, printable
 from app.schemas.problem import MEDIA_TYPE
 
 log = structlog.get_logger()
@@ -81,7 +81,7 @@ def problem_response(
         sent.setdefault("Retry-After", str(RETRY_AFTER_S))
     if kind.status == 401:
         sent.setdefault("WWW-Authenticate", "Bearer")
-    return Response(json_bytes(document), kind.status, sent, MEDIA_TYPE)
+    return Response(json_bytes(printable(document)), kind.status, sent, MEDIA_TYPE)
 
 
 def _spica_error(_request: Request, error: Exception) -> Response:

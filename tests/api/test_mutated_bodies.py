@@ -64,6 +64,17 @@ def test_mutated_body_is_never_a_server_error(client: httpx.Client, seed: int) -
             assert "Traceback" not in answer.text
 
 
+@pytest.mark.parametrize("half", ["name", "labels", "workload", "search_space"])
+def test_half_of_a_surrogate_pair_anywhere_is_refused(client: httpx.Client, half: str) -> None:
+    body = document()
+    body[half] = {"\ud800": {"\udfff": "\ud800"}}
+    for text in (json.dumps(body), json.dumps({"\ud800": body}), json.dumps([body])):
+        for kind in ("application/json", "application/yaml"):
+            answer = client.post("/studies?dry_run=true", content=text, headers={"content-type": kind})
+            assert answer.status_code == 422
+            assert answer.json()["errors"]
+
+
 @pytest.mark.parametrize("path", ["/etc/passwd", "../traces", "nonesuch", "./x", "sha256:" + "0" * 64, "a/../../b"])
 def test_path_that_names_no_trace_is_refused_in_one_way(client: httpx.Client, path: str) -> None:
     body = document()
