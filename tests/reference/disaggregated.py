@@ -19,7 +19,7 @@ from workers.traffic.requests import RequestBatch
 
 @dataclass(eq=False)
 class HandOver:
-    """One request on its way: its prefill half runs as a one-token request, its decode half makes all tokens."""
+    """One request on its way: its prefill half makes one token at most, its decode half makes all tokens."""
 
     prefill: Sequence
     decode: Sequence
@@ -71,15 +71,16 @@ class DisaggregatedReplay:
         self._finish_passes()
         self._hand_over()
         self._start_passes()
-        for seq in self.releases.pop_due(self.now):
-            self._arrive(seq)
+        while due := self.releases.pop_due(self.now):
+            for seq in due:
+                self._arrive(seq)
         self._hand_over()
         self._start_passes()
         self.may_serve = dict.fromkeys(self.targets, 0)
 
     def check_all_done(self) -> None:
         """Raises: StuckError when nothing can happen any more and requests are left."""
-        if stuck := sum(seq.status == UNFINISHED for seq in self.sequences):
+        if stuck := sum(seq.status == UNFINISHED and seq.arrival_ms == seq.arrival_ms for seq in self.sequences):
             raise StuckError(ReasonCode.REPLAY_STUCK, f"{stuck} requests cannot go on")
 
     def next_moment(self) -> float:
@@ -145,7 +146,7 @@ class DisaggregatedReplay:
     # ---- hand-over
 
     def _arrive(self, seq: Sequence) -> None:
-        half = replace(seq, max_output=1, admissions=[], token_ms=[])
+        half = replace(seq, max_output=min(1, seq.max_output), admissions=[], token_ms=[])
         over = HandOver(prefill=half, decode=seq)
         self.by_prefill[half] = over
         self.halves.append(half)
@@ -156,16 +157,28 @@ class DisaggregatedReplay:
 
     def _queue_prompt(self, over: HandOver) -> None:
         over.source = self.prefill_routing.pick(over.prefill)
-        over.decode.prefill_worker = over.source[0]
+        over.decode.prefill_worker = over.source[0] * self.prefills[0].pool.attention_dp + over.source[1]
         self.prefills[over.source[0]].ranks[over.source[1]].submit(over.prefill)
 
     def _request_destination(self, over: HandOver) -> None:
         """Queue for room on a decode rank; one between passes serves the head of its queue at once."""
         over.target = self.decode_routing.pick(over.decode)
         over.decode.worker, over.decode.dp_rank = over.target
+        if self._rank(over.target).can_never_hold(over.decode):
+            self._fail(over)
+            return
         self.requested[over.target].append(over)
         if not self.decodes[over.target[0]].is_busy:
             self._reserve_head(over.target)
+
+    def _fail(self, over: HandOver) -> None:
+        """No decode rank of this kind ever takes the prompt: the request ends here, and its session with it."""
+        over.active = True
+        if over in self.held:
+            self.held.remove(over)
+            self.held.append(over)
+        over.decode.status, over.decode.end_ms = REJECTED, self.now
+        self.releases.abandoned(self.now)
 
     def _reserve_head(self, target: tuple[int, int]) -> bool:
         """Give the first in the queue its room, if there is room (and, SGLang apart, a slot to run in)."""
@@ -217,6 +230,8 @@ class DisaggregatedReplay:
         for over in sorted(landed, key=lambda h: (h.lands_ms, h.place)):
             self.travelling.remove(over)
             over.active = True
+            self.held.remove(over)
+            self.held.append(over)
             self._rank(over.target).activate(over.decode)
             self.may_serve[over.target] += 1
         return bool(landed)

@@ -6,6 +6,7 @@ Rules: traffic specification, section 5; replay-engine specification, section 14
 from dataclasses import replace
 
 from tests.reference.acceptance import Acceptance
+from tests.reference.block_pool import Block
 from tests.reference.sequence import PassLoad, PassResult, Sequence
 from tests.reference.sglang import SglangRank
 from tests.reference.vllm import VllmRank
@@ -13,12 +14,12 @@ from workers.replay.fleet import Pool
 
 
 class VllmPrefillRank(VllmRank):
-    """Computes prompts; their blocks stay until the decode side has them. TensorRT-LLM keeps room for a token more."""
+    """Computes prompts; their blocks stay until the decode side has them."""
+
+    bills_decode = False
 
     def _leave(self, seq: Sequence) -> None:
         del self.keys[seq]
-        if self.is_trt:
-            self._grow(seq, seq.prompt + 1)
 
     def release(self, seq: Sequence) -> None:
         """The decode side runs: the source blocks are free (or cached) now."""
@@ -34,16 +35,26 @@ class VllmDecodeRank(VllmRank):
 
     bills_prefill = False
 
-    def reserve(self, seq: Sequence) -> int | None:
-        """Take the prompt's blocks; returns the tokens cached here already, or None if there is no room now."""
+    def can_never_hold(self, seq: Sequence) -> bool:
+        """Over the context limit, or larger than the whole pool."""
         if seq not in self.keys:
             self.accept(seq)
-        hits = self._cached_prefix(seq)
+        return self._can_never_run(seq)
+
+    def reserve(self, seq: Sequence) -> int | None:
+        """Take the prompt's blocks; returns the tokens cached here already, or None if there is no room now."""
+        hits = self._cached_prompt(seq)
         if not self._admissible(seq, hits):
             return None
         self.held[seq] = self.blocks.take(self._blocks_for(seq.prompt) - len(hits), hits)
         self.reserved.append(seq)
         return len(hits) * self.pool.block_size
+
+    def _cached_prompt(self, seq: Sequence) -> list[Block]:
+        """Nothing of the prompt is recomputed, so every cached full block counts; TensorRT-LLM looks for none."""
+        if self.is_trt or not self.pool.prefix_caching:
+            return []
+        return self.blocks.match(self.keys[seq][: seq.prompt // self.pool.block_size])
 
     def activate(self, seq: Sequence) -> None:
         """The KV has landed: the sequence may run from the next pass on."""
@@ -65,10 +76,10 @@ class VllmDecodeRank(VllmRank):
 
 
 class SglangPrefillRank(SglangRank):
-    """Computes prompts; the prompt stays locked, with a slot for one token, until the decode side has it."""
+    """Computes prompts; the prompt stays locked until the decode side has it."""
 
     def _leave(self, seq: Sequence) -> None:
-        self._grow(seq, seq.prompt + 1)
+        """Nothing is given back yet."""
 
     def release(self, seq: Sequence) -> None:
         """The decode side runs: what the tree holds stays there unlocked."""
@@ -76,7 +87,12 @@ class SglangPrefillRank(SglangRank):
 
 
 class SglangDecodeRank(SglangRank):
-    """Generates all tokens of prompts whose KV arrives ready-made; an arrived one needs a slot to run."""
+    """Generates all tokens of prompts whose KV arrives ready-made; an arrived one needs a slot to run.
+
+    Recomputing what it retracted costs no time.
+    """
+
+    bills_prefill = False
 
     def __init__(self, pool: Pool, acceptance: Acceptance) -> None:
         super().__init__(pool, acceptance)
@@ -87,9 +103,17 @@ class SglangDecodeRank(SglangRank):
         """True while any sequence waits, has arrived or runs here."""
         return bool(self.arrived) or super().has_work
 
+    def can_never_hold(self, seq: Sequence) -> bool:
+        """Over the context limit, to which the output is clamped, or larger than the whole pool."""
+        limit = self.pool.context_length
+        if limit is not None:
+            seq.max_output = min(seq.max_output, max(0, limit - seq.prompt))
+        too_long = limit is not None and seq.prompt >= limit
+        return too_long or self._pages(seq.prompt) > self.pool.num_blocks * self.page
+
     def reserve(self, seq: Sequence) -> int | None:
         """Take the prompt's room; returns the cached tokens, None if it must wait. Outputs are not budgeted for."""
-        start = self._cached_tokens(seq)
+        start = self.tree.peek(seq.tokens[: seq.prompt]) if self.pool.prefix_caching else 0
         if not self._hold(seq, start, self._pages(seq.prompt - start)):
             return None
         return start
@@ -101,12 +125,18 @@ class SglangDecodeRank(SglangRank):
         self.arrived.append(seq)
 
     def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:
-        """Arrived sequences take free slots first, in the order of their arrival."""
+        """Arrived sequences take free slots first, in the order of their arrival; without output they ask no more."""
         while self.arrived and len(self.running) < self.pool.max_num_seqs:
             seq = self.arrived.pop(0)
             seq.admissions.append((now, 0))
             self.running.append(seq)
-        return super().run_pass(now, group_pass, may_prefill)
+        silent = [seq for seq in self.running if seq.max_output == 0]
+        self.running = [seq for seq in self.running if seq.max_output > 0]
+        result = super().run_pass(now, group_pass, may_prefill)
+        for seq in silent:
+            self._finish(seq, result)
+        result.effect |= bool(silent)
+        return result
 
     def _with_queue(self, load: PassLoad) -> PassLoad:
         """Whatever waits here, or is still to come here, waits to decode."""

@@ -1,7 +1,7 @@
 """Sequences after the replay as arrays of moments."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Protocol
 
@@ -19,6 +19,7 @@ class FinishedReplay(Protocol):
     prefill_replicas: int
     decode_replicas: int
     computed_prefill: int
+    now: float
 
 
 def outcomes_of(batch: RequestBatch, seqs: list[Sequence], run: FinishedReplay) -> Outcomes:
@@ -31,7 +32,6 @@ def outcomes_of(batch: RequestBatch, seqs: list[Sequence], run: FinishedReplay) 
         return np.array([count(s) for s in seqs], dtype=np.int64)
 
     gaps = Counter(b - a for s in seqs if s.status == COMPLETED for a, b in pairwise(s.token_ms))
-    end = _end_of_replay(batch, seqs)
     return Outcomes(
         arrival_ms=moments(lambda s: s.arrival_ms),
         first_admit_ms=moments(lambda s: s.admissions[0][0] if s.admissions else None),
@@ -50,17 +50,10 @@ def outcomes_of(batch: RequestBatch, seqs: list[Sequence], run: FinishedReplay) 
         gap_ms=np.array(sorted(gaps), dtype=np.float64),
         gap_count=np.array([gaps[gap] for gap in sorted(gaps)], dtype=np.int64),
         committed_prefill_tokens=run.computed_prefill,
-        prefill_worker_s=run.prefill_replicas * end / 1000.0,
-        decode_worker_s=run.decode_replicas * end / 1000.0,
-        end_of_replay_ms=end,
+        prefill_worker_s=run.prefill_replicas * run.now / 1000.0,
+        decode_worker_s=run.decode_replicas * run.now / 1000.0,
+        end_of_replay_ms=run.now,
     )
-
-
-def _end_of_replay(batch: RequestBatch, seqs: Iterable[Sequence]) -> float:
-    """The virtual-time limit if one stopped the replay, else the last completion."""
-    if batch.stop_after_ms is not None and any(np.isnan(s.end_ms) for s in seqs):
-        return batch.stop_after_ms
-    return max((s.end_ms for s in seqs if s.status == COMPLETED), default=0.0)
 
 
 def _nth(values: list[float], position: int) -> float | None:

@@ -46,7 +46,12 @@ class Releases:
         following = seq.index + 1
         if following < len(self.sequences) and self.sequences[following].session == seq.session:
             self._schedule(self.sequences[following], now + float(self.batch.delay_ms[following]))
-        elif self.backlog:
+        else:
+            self.abandoned(now)
+
+    def abandoned(self, now: float) -> None:
+        """A session is over, whatever turns it had left: the next one takes its slot."""
+        if self.backlog:
             self._schedule(self.backlog.pop(), now)
 
     def _schedule(self, seq: Sequence, at: float) -> None:

@@ -39,6 +39,8 @@ class Member:
 class SglangRank:
     """Queues, radix tree and scheduler of one rank."""
 
+    bills_prefill = True
+
     def __init__(self, pool: Pool, acceptance: Acceptance) -> None:
         self.pool = pool
         self.page = pool.block_size
@@ -157,10 +159,10 @@ class SglangRank:
         """Bill the batch; complete members emit a token and run, cut ones go back to the front of the queue."""
         count = len(batch)
         ends, starts = sum(m.end for m in batch) // count, sum(m.start for m in batch) // count
-        if ends > starts:
+        if ends > starts and self.bills_prefill:
             result.duration_ms = self.pool.step_times.prefill_ms(count, ends, starts)
         result.computed_prefill = sum(m.end - m.start for m in batch)
-        result.did_prefill = True
+        result.did_prefill = result.computed_prefill > 0
         for member in batch:
             member.seq.computed = member.end
             self._publish(member.seq, member.end)

@@ -31,6 +31,7 @@ class VllmRank:
     """Queues, block pool and scheduler of one rank."""
 
     bills_prefill = True
+    bills_decode = True
 
     def __init__(self, pool: Pool, acceptance: Acceptance) -> None:
         self.pool = pool
@@ -111,7 +112,10 @@ class VllmRank:
                 self._schedule(seq, seq.computed, tokens, min(tokens + drafts, work.budget), work)
 
     def _admit(self, now: float, work: PassWork, result: PassResult, defer: bool) -> None:
-        """Phase B: strictly first come first served; the first head that does not fit ends the phase."""
+        """Phase B: strictly first come first served; the first head that does not fit ends the phase.
+
+        So does one that needs nothing when the budget is used up.
+        """
         while len(self.running) < self.pool.max_num_seqs:
             seq = self._next_waiting()
             if seq is None:
@@ -141,6 +145,8 @@ class VllmRank:
             self._run(seq, now, hit_tokens)
             work.admitted.add(seq)
             self._schedule(seq, hit_tokens, tokens, tokens, work)
+            if not tokens and work.budget <= 0:
+                return
 
     def _next_waiting(self) -> Sequence | None:
         return self.waiting[0] if self.waiting else None
@@ -179,12 +185,12 @@ class VllmRank:
         return ceil(tokens / self.pool.block_size)
 
     def _cached_prefix(self, seq: Sequence) -> list[Block]:
-        """Cached leading blocks. vLLM recomputes at least the last known token; drafting costs it one more block."""
+        """Cached leading blocks. vLLM recomputes the last token before an output; drafting costs it one more block."""
         if not self.pool.prefix_caching:
             return []
-        limit = seq.length if self.is_trt else seq.length - 1
-        hits = self.blocks.match(self.keys[seq][: max(0, limit) // self.pool.block_size])
-        if self.pool.acceptance and not self.is_trt:
+        computes_last = not self.is_trt and seq.max_output > 0
+        hits = self.blocks.match(self.keys[seq][: (seq.length - computes_last) // self.pool.block_size])
+        if self.pool.acceptance and computes_last:
             return hits[:-1]
         return hits
 
@@ -316,7 +322,7 @@ class VllmRank:
         """One decode step of all ready sequences that are not fresh."""
         burst_on_first = self.is_trt and bool(self.pool.acceptance)
         decoding = [s for s in ready if burst_on_first or not self._is_fresh(s, work)]
-        if decoding:
+        if decoding and self.bills_decode:
             total = sum(s.length for s in decoding)
             result.duration_ms += self.pool.step_times.decode_ms(len(decoding), total, total // len(decoding))
 

@@ -20,6 +20,7 @@ ROLES = {"agg": state.AGG, "prefill": state.PREFILL, "decode": state.DECODE}
 _KEPT_TREES = 8
 _KEPT_FACTS = 64
 _FEW_SHAPES = 16
+_FEW_TOKENS = 300_000
 _FIRST_GAPS = 4096
 _MOST_ROUTED_BLOCKS = 1 << 24
 _EMPTY = {
@@ -55,17 +56,19 @@ class BatchFacts:
     """What replays want to know of a batch again and again.
 
     first: int64 [S], first request of every session in release order. has_next: int8 [R]. is_plain: one turn each.
-    is_uniform: all requests have the same lengths. has_few_shapes: at most a few distinct pairs of lengths.
-    longest_output: tokens. has_empty_prompt: some prompt has no token.
+    is_uniform: all requests have the same lengths. asks_each_decode: so few pairs of lengths, or output
+    tokens, that asking the time of every decode step costs little. longest_output: tokens. has_empty_prompt,
+    has_empty_output: some request has no prompt or no output token.
     """
 
     first: NDArray[np.int64]
     has_next: NDArray[np.int8]
     is_plain: bool
     is_uniform: bool
-    has_few_shapes: bool
+    asks_each_decode: bool
     longest_output: int
     has_empty_prompt: bool
+    has_empty_output: bool
 
 
 _facts: dict[int, tuple[RequestBatch, BatchFacts]] = {}
@@ -94,9 +97,10 @@ def _facts_of(batch: RequestBatch) -> BatchFacts:
         has_next=has_next,
         is_plain=bool(starts.size == num),
         is_uniform=shapes <= 1,
-        has_few_shapes=shapes <= _FEW_SHAPES,
+        asks_each_decode=shapes <= _FEW_SHAPES or int(batch.output_tokens.sum()) <= _FEW_TOKENS,
         longest_output=int(batch.output_tokens.max(initial=0)),
         has_empty_prompt=bool((batch.input_tokens == 0).any()),
+        has_empty_output=bool((batch.output_tokens == 0).any()),
     )
 
 
@@ -185,8 +189,7 @@ def lengthen_gap_log(st: State) -> None:
 def effective_output(pool: Pool, batch: RequestBatch) -> NDArray[np.int64]:
     """int64 [R]: tokens each request will generate, after context limit and TensorRT-LLM's clamp to its pool."""
     output = batch.output_tokens
-    # SGLang's decode engines take what was promised at the source: the prompt alone was tested there.
-    if pool.context_length is not None and (pool.backend, pool.role) != ("sglang", "decode"):
+    if pool.context_length is not None:
         output = np.minimum(output, np.maximum(pool.context_length - batch.input_tokens, 0))
     if pool.backend == "trtllm":
         room = pool.num_blocks * pool.block_size - batch.input_tokens
@@ -253,7 +256,8 @@ def needs_explicit(pool: Pool, batch: RequestBatch) -> bool:
     if pool.prefill_schedule_interval > 1 and pool.attention_dp > 1:
         return True
     # A prompt with nothing to compute may be admitted behind a partly computed one.
-    if facts_of(batch).has_empty_prompt:
+    facts = facts_of(batch)
+    if facts.has_empty_prompt or (facts.has_empty_output and pool.prefix_caching and batch.span_offset is not None):
         return True
     if pool.backend != "trtllm" or not pool.prefix_caching or batch.span_offset is None:
         return False
@@ -263,7 +267,7 @@ def needs_explicit(pool: Pool, batch: RequestBatch) -> bool:
 _RANK = np.zeros(state.NUM_RANK_COLUMNS, dtype=np.int64)
 _RANK[[state.WAIT_HEAD, state.WAIT_TAIL, state.RUN_HEAD, state.RUN_TAIL, state.PARTIAL,
        state.NEW_HEAD, state.NEW_TAIL, state.YOUNG_HEAD, state.REFUSED_HEAD,
-                   state.ARRIVED_HEAD, state.ARRIVED_TAIL]] = state.NONE  # fmt: skip
+                   state.ARRIVED_HEAD, state.ARRIVED_TAIL, state.QUIET_HEAD]] = state.NONE  # fmt: skip
 _RANK[state.DEFER] = 1
 
 

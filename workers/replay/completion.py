@@ -12,7 +12,6 @@ from workers.replay.state import (
     END,
     FREED_NOW,
     HAS_NEXT,
-    LAST_END,
     NONE,
     NUM_DONE,
     NUM_DP,
@@ -26,7 +25,6 @@ from workers.replay.state import (
     WAIT_NEXT,
     WORKER,
     limits_of,
-    moments_of,
     numbers_of,
     requests_of,
     stamps_of,
@@ -40,7 +38,7 @@ def finish(st, r, status, end):  # type: ignore[no-untyped-def]
 
     In a prefill pool it is over for this pool only and joins the chain of prompts to hand over.
     """
-    number, moment, req, stamp = numbers_of(st), moments_of(st), requests_of(st), stamps_of(st)
+    number, req, stamp = numbers_of(st), requests_of(st), stamps_of(st)
     req[r, STATUS] = status
     stamp[r, END] = end
     number[NUM_DONE] += 1
@@ -53,11 +51,25 @@ def finish(st, r, status, end):  # type: ignore[no-untyped-def]
         return
     if status == DONE:
         note_completed(st, r)
-        moment[LAST_END] = max(moment[LAST_END], end)
     if req[r, HAS_NEXT] == 1:
         _think(st, end + stamp[r + 1, DELAY], r + 1)
     else:
         number[FREED_NOW] += 1
+
+
+@inner
+def abandon(st, r, end):  # type: ignore[no-untyped-def]
+    """Request r can never go on: it and the turns after it are over at `end`, and its session's slot is free."""
+    number, req = numbers_of(st), requests_of(st)
+    req[r, STATUS] = REFUSED
+    stamps_of(st)[r, END] = end
+    note_end(st, r, REFUSED)
+    note_left(st, req[r, WORKER] * limits_of(st)[NUM_DP] + req[r, DP_RANK], end)
+    number[NUM_DONE] += 1
+    while req[r, HAS_NEXT] == 1:
+        r += 1
+        number[NUM_DONE] += 1
+    number[FREED_NOW] += 1
 
 
 @inner

@@ -1,6 +1,6 @@
 """Replay a batch on prefill and decode pools: the states of both, their compiled clock, and what happened.
 
-Every request is in both states: as a one-token request in the prefill pool's, with all its tokens in the decode pool's.
+Every request is in both states: in the prefill pool's as one of a single token at most, in the decode pool's with all of them.
 """
 
 from collections.abc import Callable
@@ -67,7 +67,7 @@ def _finished(
             dec["limits"][state.EXPLICIT] = 1
         if silent is not None:
             dec["requests"][:, state.SILENT] = silent
-        code = drive_both(sides, facts_of(batch).has_few_shapes, check_stop)
+        code = drive_both(sides, facts_of(batch).asks_each_decode, check_stop)
         if code == passes.FINISHED:
             return sides
         if code == passes.STUCK:
@@ -96,12 +96,12 @@ _prompts: dict[int, tuple[RequestBatch, RequestBatch]] = {}
 
 
 def prompts_of(batch: RequestBatch) -> RequestBatch:
-    """The same requests with one output token each; kept, as candidates share batches."""
+    """The same requests with one output token each at most; kept, as candidates share batches."""
     kept = _prompts.get(id(batch))
     if kept is None or kept[0] is not batch:
         while len(_prompts) >= _KEPT_PROMPTS:
             del _prompts[next(iter(_prompts))]
-        kept = _prompts[id(batch)] = (batch, replace(batch, output_tokens=np.ones_like(batch.output_tokens)))
+        kept = _prompts[id(batch)] = (batch, replace(batch, output_tokens=np.minimum(batch.output_tokens, 1)))
     return kept[1]
 
 

@@ -105,7 +105,7 @@ class _Run:
     ) -> None:
         self._fleet, self._batch, self._decisions, self._room = fleet, batch, decisions, room
         self._should_stop = should_stop
-        self._exact = facts_of(batch).has_few_shapes
+        self._exact = facts_of(batch).asks_each_decode
         pools = _pools(fleet)
         self._roles = tuple(pools)
         self.sides = self._build({role: replace(pool, replicas=room.places[role]) for role, pool in pools.items()})

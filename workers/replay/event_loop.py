@@ -46,6 +46,7 @@ from workers.replay.state import (
     GAPS_USED,
     IDLE,
     IN_FLIGHT_CAP,
+    LAST_EVENT,
     LAST_REPLICA,
     NEXT_SESSION,
     NONE,
@@ -104,6 +105,7 @@ def run(st):  # type: ignore[no-untyped-def]
         # In a second round at one instant the passes that begin there have begun already: who comes now waits for the next.
         boundary = np.nextafter(now, math.inf) if now == moment[NOW] else now
         moment[NOW] = now
+        moment[LAST_EVENT] = max(moment[LAST_EVENT], now)
         finish_passes(st, now)
         _release(st, now, boundary)
 

@@ -6,7 +6,7 @@ choose the source first, SGLang the destination. Lists are chained through colum
 
     REQUEST_*   per decode rank, first come first served: requests that want room there
     TRAVEL_*    per decode rank: transfers by (instant of landing, PLACE)
-    FREE_*      per prefill rank: prompts whose destination runs, by the order in which they were computed
+    FREE_*      per prefill rank: prompts whose destination runs, by (round of activation, instant of landing, PLACE)
 
 Source: traffic specification, sections 1 and 5.
 """
@@ -14,7 +14,9 @@ Source: traffic specification, sections 1 and 5.
 import numpy as np
 
 from workers.replay.backends import destination, sglang_destination
+from workers.replay.backends.admission import can_never_run
 from workers.replay.compiled import inner
+from workers.replay.completion import abandon
 from workers.replay.pass_records import in_order, note_here, note_left, num_ready, ready_rank
 from workers.replay.passes import walk_group
 from workers.replay.router import is_routed, pick
@@ -24,6 +26,7 @@ from workers.replay.state import (
     BLOCK_SIZE,
     BUSY,
     CACHED_TOKENS,
+    CONTEXT_LENGTH,
     DP_RANK,
     FIRST_ADMIT,
     FIRST_REUSED,
@@ -37,18 +40,19 @@ from workers.replay.state import (
     MISSING_ONLY,
     NONE,
     NOW,
+    NUM_BLOCKS,
     NUM_DP,
-    NUM_PREFILLED,
+    NUM_ROUNDS,
     PASS_END,
     PASS_START,
     PHASE,
     PLACE,
-    PREFILLED_AS,
     PROMPT,
     REPEATS,
     REQUEST_HEAD,
     REQUEST_NEXT,
     REQUEST_TAIL,
+    ROUND,
     ROUTED,
     SGLANG,
     SOURCE,
@@ -117,12 +121,20 @@ def queue_prompt(pre, dec, r):  # type: ignore[no-untyped-def]
 
 @inner
 def request_destination(pre, dec, r):  # type: ignore[no-untyped-def]
-    """Request r waits for room on a decode rank; one between passes serves the head of its queue at once."""
+    """Request r waits for room on a decode rank; one between passes serves the head of its queue at once.
+
+    A prompt that no decode rank can ever hold ends here.
+    """
     handoff, target = handoffs_of(dec), targets_of(dec)
     t = route(dec, r)
     note_here(dec, t)
-    note_queued(dec, t, r, 1)
     handoff[r, TARGET] = t
+    if _can_never_hold(dec, r):
+        abandon(dec, r, moments_of(dec)[NOW])
+        if not is_destination_first(dec):
+            _list_source(dec, r)
+        return
+    note_queued(dec, t, r, 1)
     handoff[r, REQUEST_NEXT] = NONE
     if target[t, REQUEST_TAIL] == NONE:
         target[t, REQUEST_HEAD] = r
@@ -131,6 +143,16 @@ def request_destination(pre, dec, r):  # type: ignore[no-untyped-def]
     target[t, REQUEST_TAIL] = r
     if not is_busy(dec, t):
         _reserve_head(pre, dec, t)
+
+
+@inner
+def _can_never_hold(dec, r):  # type: ignore[no-untyped-def]
+    """Prompt r exceeds the context limit or the whole pool of a decode rank."""
+    limits, prompt = limits_of(dec), np.int64(requests_of(dec)[r, PROMPT])
+    if not is_destination_first(dec):
+        return can_never_run(dec, r)
+    is_too_long = limits[CONTEXT_LENGTH] != NONE and prompt >= limits[CONTEXT_LENGTH]
+    return is_too_long or blocks_for(limits, prompt) > limits[NUM_BLOCKS]
 
 
 @inner
@@ -192,14 +214,12 @@ def depart(dec, r):  # type: ignore[no-untyped-def]
 
 @inner
 def note_prefilled(pre, dec, r):  # type: ignore[no-untyped-def]
-    """The prompt of request r is computed: its admissions so far, and its place among the prompts held by the source."""
-    number, stamp = numbers_of(dec), stamps_of(dec)
+    """The prompt of request r is computed: its admissions so far."""
+    stamp = stamps_of(dec)
     before, after = requests_of(pre), requests_of(dec)
     for column in (ADMISSIONS, FIRST_REUSED, MAX_REUSED):
         after[r, column] = before[r, column]
     stamp[r, FIRST_ADMIT] = stamps_of(pre)[r, FIRST_ADMIT]
-    number[NUM_PREFILLED] += 1
-    handoffs_of(dec)[r, PREFILLED_AS] = number[NUM_PREFILLED]
 
 
 @inner
@@ -241,6 +261,7 @@ def serve_queues(pre, dec):  # type: ignore[no-untyped-def]
 def _activate_landed(dec, now):  # type: ignore[no-untyped-def]
     handoff, target, lands = handoffs_of(dec), targets_of(dec), lands_of(dec)
     any_landed = False
+    numbers_of(dec)[NUM_ROUNDS] += 1
     for t in range(target.shape[0]):
         r = target[t, TRAVEL_HEAD]
         if r == NONE or lands[r] > now or is_busy(dec, t):
@@ -265,10 +286,15 @@ def _activate_landed(dec, now):  # type: ignore[no-untyped-def]
 @inner
 def _list_source(dec, r):  # type: ignore[no-untyped-def]
     """The source blocks of request r may be freed: insert it, nearly always at the end."""
-    handoff, source = handoffs_of(dec), sources_of(dec)
+    handoff, source, lands = handoffs_of(dec), sources_of(dec), lands_of(dec)
     s = handoff[r, SOURCE]
+    handoff[r, ROUND] = numbers_of(dec)[NUM_ROUNDS]
     before, after = source[s, FREE_TAIL], NONE
-    while before != NONE and handoff[before, PREFILLED_AS] > handoff[r, PREFILLED_AS]:
+    while (
+        before != NONE
+        and handoff[before, ROUND] == handoff[r, ROUND]
+        and (lands[before] > lands[r] or (lands[before] == lands[r] and handoff[before, PLACE] > handoff[r, PLACE]))
+    ):
         before, after = handoff[before, FREE_PREV], before
     handoff[r, FREE_PREV], handoff[r, FREE_NEXT] = before, after
     if before == NONE:

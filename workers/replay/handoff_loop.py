@@ -52,6 +52,7 @@ from workers.replay.state import (
     EVENTS_LEFT,
     GIVEN_UP,
     IDLE,
+    LAST_EVENT,
     MAY_SERVE,
     NONE,
     NOW,
@@ -113,7 +114,7 @@ def run(pre, dec):  # type: ignore[no-untyped-def]
                 return FINISHED
             # In a second round at one instant the passes that begin there have begun already, as in event_loop.
             boundary = np.nextafter(now, math.inf) if now == moment[NOW] else now
-            moment[NOW], moments_of(pre)[NOW] = now, now
+            moment[NOW], moments_of(pre)[NOW], moment[LAST_EVENT] = now, now, now
             _finish_passes(pre, dec, now, boundary)
             hand_over(pre, dec, now)
         elif number[STAGE] == _ARRIVALS:

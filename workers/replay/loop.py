@@ -110,7 +110,7 @@ def advance(
 ) -> None:
     """Run the whole replay; open-loop replicas without sessions are independent and run one after another."""
     number = st["numbers"]
-    exact = facts_of(batch).has_few_shapes
+    exact = facts_of(batch).asks_each_decode
     table.lend_to(st, exact)
     if needs_draws(pool):
         extend_draws(st, pool)
@@ -173,9 +173,7 @@ def outcomes_of(st: State, pool: Pool, batch: RequestBatch) -> Outcomes:
         return stamps[:, column].copy()
 
     status = _STATUS[requests[:, state.STATUS]]
-    end = float(st["moments"][state.LAST_END])
-    if batch.stop_after_ms is not None and bool((status == UNFINISHED).any()):
-        end = batch.stop_after_ms
+    end = float(st["moments"][state.LAST_EVENT])
     gap_ms, gap_count = expanded_gaps(st)
     return Outcomes(
         arrival_ms=np.where(requests[:, state.WORKER] >= 0, stamps[:, state.ARRIVAL], np.nan),
@@ -213,11 +211,12 @@ def expanded_gaps(st: State) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 def outcomes_of_both(pre: Side, dec: Side, batch: RequestBatch) -> Outcomes:
     """Per-request arrays and pooled gaps of a finished replay of both roles."""
     outcomes = outcomes_of(dec.st, dec.pool, batch)
-    prefill_worker = pre.st["requests"][:, state.WORKER]
+    replica, rank = (pre.st["requests"][:, column] for column in (state.WORKER, state.DP_RANK))
+    prefill_worker = np.where(replica >= 0, replica * pre.pool.attention_dp + rank, -1).astype(np.int32)
     arrived = (outcomes.worker >= 0) | (prefill_worker >= 0)
     return replace(
         outcomes,
         arrival_ms=np.where(arrived, dec.st["stamps"][:, state.ARRIVAL], np.nan),
-        prefill_worker=prefill_worker.copy(),
+        prefill_worker=prefill_worker,
         prefill_worker_s=pre.pool.replicas * outcomes.end_of_replay_ms / 1000.0,
     )

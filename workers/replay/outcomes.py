@@ -16,10 +16,10 @@ class Outcomes:
     generated_tokens, admissions: int64 [R].
     first_reused_tokens, max_reused_tokens: int64 [R]; prefix reuse at the first admission, largest over admissions.
     status: int8 [R]; COMPLETED, REJECTED or UNFINISHED (virtual-time limit).
-    worker, dp_rank, prefill_worker: int32 [R]; -1 where none.
+    worker, dp_rank: int32 [R]; prefill_worker: rank among all ranks of the prefill pool; -1 where none.
     gap_ms: float64 [G], gap_count: int64 [G]; token gap lengths with multiplicity (zero gaps of bursts included).
     prefill_worker_s, decode_worker_s: provisioned worker-seconds (aggregated workers count as decode).
-    end_of_replay_ms: last completion, or the virtual-time limit.
+    end_of_replay_ms: the last event, a completion unless a request was refused later or a virtual-time limit struck.
     """
 
     arrival_ms: NDArray[np.float64]

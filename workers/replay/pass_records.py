@@ -19,10 +19,10 @@ from workers.replay.compiled import inner
 from workers.replay.state import (
     ACTIVE,
     BACKEND,
-    COMMITTED_PREFILL,
     COMPLETED,
     COMPLETED_INPUT,
     COMPLETED_OUTPUT,
+    COMPUTED_NOW,
     CONTEXT_SUM,
     CUT_DECODE,
     CUT_PREFILL,
@@ -111,8 +111,8 @@ def note_cut(st, s, r):  # type: ignore[no-untyped-def]
 
 
 @inner
-def note_pass_formed(st, s, committed_before):  # type: ignore[no-untyped-def]
-    """Rank s has formed a pass: its load. committed_before: COMMITTED_PREFILL before that."""
+def note_pass_formed(st, s):  # type: ignore[no-untyped-def]
+    """Rank s has formed a pass: its load."""
     if not is_elastic(st):
         return
     record, rank = records_of(st), ranks_of(st)
@@ -121,7 +121,7 @@ def note_pass_formed(st, s, committed_before):  # type: ignore[no-untyped-def]
         decodes += rank[s, NUM_DECODING]
         context += rank[s, CONTEXT_SUM]
     record[s, LOAD_PREFILL_N] = rank[s, PREFILL_N]
-    record[s, LOAD_PREFILL_TOKENS] = numbers_of(st)[COMMITTED_PREFILL] - committed_before
+    record[s, LOAD_PREFILL_TOKENS] = rank[s, COMPUTED_NOW]
     record[s, LOAD_DECODE_N], record[s, LOAD_DECODE_KV] = decodes, context
     record[s, LOAD_QUEUED_PREFILL] = record[s, QUEUED_PREFILL] + record[s, CUT_PREFILL]
     record[s, LOAD_QUEUED_DECODE] = record[s, QUEUED_DECODE] + record[s, CUT_DECODE]

@@ -14,6 +14,7 @@ from workers.replay.state import (
     BEGUN,
     BUSY,
     COMMITTED_PREFILL,
+    COMPUTED_NOW,
     DECODE,
     DECODE_CONTEXT,
     DECODE_N,
@@ -37,6 +38,7 @@ from workers.replay.state import (
     PASS_END,
     PASS_START,
     PHASE,
+    PREFILL,
     PREFILL_ISL,
     PREFILL_N,
     PREFILL_PREFIX,
@@ -72,10 +74,10 @@ def begin(st, w):  # type: ignore[no-untyped-def]
             rank[s, ACTIVE] = 0
             continue
         rank[s, ACTIVE] = 1
+        rank[s, COMPUTED_NOW] = 0
         rank[w * num_dp, PHASE] = BEGUN
-        committed = numbers_of(st)[COMMITTED_PREFILL]
         steps = sglang.begin(st, s, now) if limits[BACKEND] == SGLANG else vllm.begin(st, s, now)
-        note_pass_formed(st, s, committed)
+        note_pass_formed(st, s)
         repeats = min(repeats, steps)
     if rank[w * num_dp, PHASE] == BEGUN:
         rank[w * num_dp, REPEATS] = repeats
@@ -118,12 +120,12 @@ def plan(st, w, horizon):  # type: ignore[no-untyped-def]
 def pass_duration(st, s):  # type: ignore[no-untyped-def]
     """(FINISHED, ms) of rank s's own pass, or what the host must look up.
 
-    vLLM and TensorRT-LLM decode pools are not billed for recomputing what they preempted.
+    Decode pools are not billed for recomputing what they preempted, prefill pools not for tokens of cached prompts.
     """
     limits, rank, number = limits_of(st), ranks_of(st), numbers_of(st)
     duration = 0.0
     n = rank[s, PREFILL_N]
-    if n > 0 and (limits[ROLE] != DECODE or limits[BACKEND] == SGLANG):
+    if n > 0 and limits[ROLE] != DECODE:
         isl, prefix = rank[s, PREFILL_ISL] // n, rank[s, PREFILL_PREFIX] // n
         if isl > prefix:
             duration = prefill_duration(st, n, isl, prefix)
@@ -131,7 +133,7 @@ def pass_duration(st, s):  # type: ignore[no-untyped-def]
                 number[MISS_N], number[MISS_A], number[MISS_B] = n, isl, prefix
                 return NEED_PREFILL, 0.0
     n = rank[s, DECODE_N]
-    if n > 0:
+    if n > 0 and limits[ROLE] != PREFILL:
         decode = decode_duration(st, n, rank[s, DECODE_CONTEXT])
         if math.isnan(decode):
             number[MISS_N], number[MISS_A], number[MISS_B] = n, rank[s, DECODE_CONTEXT], 1
@@ -241,6 +243,8 @@ def _finish_pass(st, w, now):  # type: ignore[no-untyped-def]
             sglang.commit(st, s, steps, passed[w, FIRST_END], now)
         elif rank[s, ACTIVE] == 1:
             vllm.commit(st, s, steps, passed[w, FIRST_END], now)
+        if rank[s, ACTIVE] == 1:
+            number[COMMITTED_PREFILL] += rank[s, COMPUTED_NOW]
         has_work |= rank[s, NUM_WAITING] + rank[s, NUM_RUNNING] > 0
         show_cache(st, s)
     if not has_work:

@@ -55,10 +55,8 @@ class Reports:
 
 
 def end_of(st: State) -> float:
-    """Last completion of a finished replay, ms, or the virtual-time limit if that cut it short."""
-    stop = float(st["moments"][state.STOP_AFTER])
-    is_cut = not np.isinf(stop) and bool((st["requests"][:, state.STATUS] == state.WAITING).any())
-    return stop if is_cut else float(st["moments"][state.LAST_END])
+    """Last event of a finished replay, ms."""
+    return float(st["moments"][state.LAST_EVENT])
 
 
 def moments_of(st: State) -> Moments:

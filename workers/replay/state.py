@@ -52,6 +52,8 @@ AGG, PREFILL, DECODE = 0, 1, 2
 # ranks: int64 [ranks, NUM_RANK_COLUMNS], one row per scheduler. The columns from PHASE on are those of a replica and used
 # in the row of its first rank only. Decode role: OTHERS_WAIT, 1 while requests wait for room on this rank. SGLang's:
 # ARRIVED_HEAD and ARRIVED_TAIL chain, by WAIT_NEXT, handed-over requests without a slot, also counted in NUM_WAITING.
+# COMPUTED_NOW: prompt and recomputed tokens of the pass under way. QUIET_HEAD chains, by NEW_NEXT, handed-over requests without
+# output, which end with the pass.
 # SGLang alone: PROMISED, sum of min(O - g, RESERVED_OUTPUT_LIMIT) over running requests. NUM_LONG, those beyond that
 # limit. NUM_FRESH, those without a decode pass yet. STALLED, 1 when a prefill pass or a wait for room came after the last
 # decode pass. NEXT_DUE, no request is due before this step. RETRACTED, 1 when this pass retracted. HEAD_ASK, tokens the
@@ -63,8 +65,8 @@ AGG, PREFILL, DECODE = 0, 1, 2
  PREFILL_N, PREFILL_ISL, PREFILL_PREFIX, DECODE_N, DECODE_CONTEXT, GAP_N, EFFECT, CUTTABLE, LAZY, ACTIVE,
  NUM_DECODING, CONTEXT_SUM, STEP, PARTIAL, FREE_BLOCKS, INACTIVE_BLOCKS, HELD_BLOCKS, RESERVED_BLOCKS,
  NEW_HEAD, NEW_TAIL, YOUNG_HEAD, REFUSED_HEAD, DEFER, DRAWS_USED, OTHERS_WAIT, ARRIVED_HEAD, ARRIVED_TAIL,
- PROMISED, NUM_LONG, NUM_FRESH, STALLED, NEXT_DUE, RETRACTED, HEAD_ASK, MAY_REFUSE,
- PHASE, REPEATS, NUM_PASSES, RANK_COUNTER, GATE_PASSES, PREFILLED, OUTGREW, NUM_RANK_COLUMNS) = range(49)  # fmt: skip
+ PROMISED, NUM_LONG, NUM_FRESH, STALLED, NEXT_DUE, RETRACTED, HEAD_ASK, MAY_REFUSE, COMPUTED_NOW, QUIET_HEAD,
+ PHASE, REPEATS, NUM_PASSES, RANK_COUNTER, GATE_PASSES, PREFILLED, OUTGREW, NUM_RANK_COLUMNS) = range(51)  # fmt: skip
 IDLE, BEGUN, BUSY = 0, 1, 2
 
 # passes: float64 [replicas, NUM_PASS_COLUMNS], ms: the pass under way.
@@ -75,9 +77,9 @@ PASS_START, FIRST_END, PASS_END, NUM_PASS_COLUMNS = range(4)
 # NUM_READY and what follows, TICK and HIT_RATE_SUM see pass_records.
 (FIRST_REPLICA, LAST_REPLICA, NEXT_SESSION, SESSION_STRIDE, NUM_SESSIONS, IN_FLIGHT_CAP, ROUTED, EXACT_HORIZON, THINKING,
  FREED_NOW, GAPS_USED, MISS_N, MISS_A, MISS_B, COMMITTED_PREFILL, EVENTS_LEFT, NUM_DONE, NUM_DRAWS,
- PREFILLED_HEAD, PREFILLED_TAIL, STAGE, ASKING, NUM_RESERVED, NUM_PREFILLED, GIVEN_UP,
+ PREFILLED_HEAD, PREFILLED_TAIL, STAGE, ASKING, NUM_RESERVED, NUM_ROUNDS, GIVEN_UP,
  NUM_READY, ARRIVED, COMPLETED, COMPLETED_INPUT, COMPLETED_OUTPUT, ADMITTED, NUM_NUMBERS) = range(32)  # fmt: skip
-NOW, STOP_AFTER, LAST_END, TICK, HIT_RATE_SUM, NUM_MOMENTS = range(6)
+NOW, STOP_AFTER, LAST_EVENT, TICK, HIT_RATE_SUM, NUM_MOMENTS = range(6)
 
 # sgl_reals: float64 [ranks, NUM_REALS]: SGLang's reservation ratio, its start, floor and fall per decode pass; ms of
 # the end of the last decode pass.
@@ -102,7 +104,7 @@ ARRIVAL, DELAY, FIRST_ADMIT, FIRST_TOKEN, SECOND_TOKEN, LAST_TOKEN, END, NUM_STA
 # handoffs: int64 [R, NUM_HANDOFF_COLUMNS], lands: float64 [R], ms; targets: int64 [decode ranks, NUM_TARGET_COLUMNS];
 # sources: int64 [prefill ranks, NUM_SOURCE_COLUMNS]; transfer: float64 [NUM_TRANSFER]: see handoff. In the state of the
 # decode role only, elsewhere empty.
-(TARGET, SOURCE, CACHED_TOKENS, PLACE, PREFILLED_AS, REQUEST_NEXT, TRAVEL_NEXT, TRAVEL_PREV, FREE_NEXT, FREE_PREV,
+(TARGET, SOURCE, CACHED_TOKENS, PLACE, ROUND, REQUEST_NEXT, TRAVEL_NEXT, TRAVEL_PREV, FREE_NEXT, FREE_PREV,
  NUM_HANDOFF_COLUMNS) = range(11)  # fmt: skip
 REQUEST_HEAD, REQUEST_TAIL, MAY_SERVE, TRAVEL_HEAD, TRAVEL_TAIL, NUM_TARGET_COLUMNS = range(6)
 FREE_HEAD, FREE_TAIL, NUM_SOURCE_COLUMNS = range(3)

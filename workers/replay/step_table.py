@@ -2,9 +2,9 @@
 
 Fixed and polynomial timing need no table. Other timing is asked once per distinct prefill (n, isl, prefix). Where the
 model says that decode times depend on (n, mean context) only (`decode_row`), they are asked one by one for batches of few
-distinct request shapes, which visit few contexts; for others (traces) at knots, 16 per octave of mean context for every
-batch size that occurs, and interpolated between them. Other models are asked once per distinct (n, context sum).
-One table serves every replay with the same StepTimes object. Source: kernel specification, section 4.
+distinct request shapes or few output tokens, which visit few contexts; for others (long traces) at knots, 16 per octave of
+mean context for every batch size that occurs, and interpolated between them. Other models are asked once per distinct
+(n, context sum). One table serves every replay with the same StepTimes object. Source: kernel specification, section 4.
 """
 
 import random

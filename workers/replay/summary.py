@@ -50,19 +50,12 @@ def summarise(
     statistics = np.zeros((len(_STEMS), _NUM_STATISTICS))
     bounds = np.array([np.nan if bound is None else bound for bound in _bounds(sla)])
     summarise_arrays(st.book, bounds, copies, _QUANTILES, counts, statistics)
-    end = float(st["moments"][state.LAST_END])
-    stop = float(st["moments"][state.STOP_AFTER])
-    if not math.isinf(stop) and counts[_COMPLETED] < len(st["requests"]) and _is_unfinished(st):
-        end = stop
+    end = float(st["moments"][state.LAST_EVENT])
     return _report(counts.tolist(), statistics, st, (pool, prefill), sla is not None, copies, end)
 
 
 def _bounds(sla: Sla | None) -> tuple[float | None, float | None, float | None]:
     return (None, None, None) if sla is None else (sla.ttft_ms, sla.itl_ms, sla.e2e_ms)
-
-
-def _is_unfinished(st: State) -> bool:
-    return bool((st["requests"][:, STATUS] == state.WAITING).any())
 
 
 def _report(

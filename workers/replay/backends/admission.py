@@ -9,7 +9,7 @@ from workers.replay.kv_cache import match, pin, release, take
 from workers.replay.state import (
     BACKEND,
     BLOCK_SIZE,
-    COMMITTED_PREFILL,
+    COMPUTED_NOW,
     CONTEXT_LENGTH,
     DONE,
     FREE_BLOCKS,
@@ -37,7 +37,6 @@ from workers.replay.state import (
     blocks_for,
     limits_of,
     note_admission,
-    numbers_of,
     ranks_of,
     requests_of,
     run_append,
@@ -62,12 +61,12 @@ def can_never_run(st, r):  # type: ignore[no-untyped-def]
 
 @inner
 def find(st, s, r, length):  # type: ignore[no-untyped-def]
-    """(cached blocks usable at admission, how many of them are held); vLLM recomputes at least the last known token.
+    """(cached blocks usable at admission, how many of them are held); vLLM recomputes the last token before an output.
 
     Drafting costs it one more block.
     """
     limits = limits_of(st)
-    if limits[BACKEND] == TRTLLM:
+    if limits[BACKEND] == TRTLLM or requests_of(st)[r, OUTPUT] == 0:
         return match(st, s, r, whole_blocks(limits, length))
     found, held = match(st, s, r, whole_blocks(limits, max(0, length - 1)))
     if limits[NUM_DRAFTS] > 0 and found > 0:
@@ -89,7 +88,7 @@ def is_admissible(st, s, r, length, held):  # type: ignore[no-untyped-def]
 @inner
 def bill_prompt(st, s, r, before, after):  # type: ignore[no-untyped-def]
     """Charge the prompt tokens among the computed tokens [before, after) of request r; False when there are none."""
-    rank, number, req = ranks_of(st), numbers_of(st), requests_of(st)
+    rank, req = ranks_of(st), requests_of(st)
     prompt = req[r, PROMPT]
     prefix, end = min(before, prompt), min(after, prompt)
     if end <= prefix:
@@ -97,7 +96,7 @@ def bill_prompt(st, s, r, before, after):  # type: ignore[no-untyped-def]
     rank[s, PREFILL_N] += 1
     rank[s, PREFILL_ISL] += end
     rank[s, PREFILL_PREFIX] += prefix
-    number[COMMITTED_PREFILL] += after - before
+    rank[s, COMPUTED_NOW] += after - before
     return True
 
 
@@ -142,18 +141,6 @@ def finish_refused(st, s, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def keep_source(st, s, r, held):  # type: ignore[no-untyped-def]
-    """Prompt r keeps its `held` blocks until the destination runs; TensorRT-LLM takes room for a token more if it can."""
-    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    if limits[BACKEND] == TRTLLM:
-        more = blocks_for(limits, req[r, PROMPT] + 1) - held
-        if 0 < more <= rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]:
-            take(st, s, more)
-            held += more
-    req[r, HELD] = held
-
-
-@inner
 def leave(st, s, r, computed, held, end):  # type: ignore[no-untyped-def]
     """Running request r is complete: give back its `held` blocks, or keep them for the hand-over of its prompt."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
@@ -161,7 +148,7 @@ def leave(st, s, r, computed, held, end):  # type: ignore[no-untyped-def]
     rank[s, HELD_BLOCKS] -= held
     rank[s, RESERVED_BLOCKS] -= blocks_for(limits, req[r, PROMPT] + req[r, OUTPUT])
     if limits[ROLE] == PREFILL:
-        keep_source(st, s, r, held)
+        req[r, HELD] = held
     else:
         release(st, s, r, computed, held)
     finish(st, r, DONE, end)

@@ -5,10 +5,13 @@ reservations, behind preempted ones; they pass those while others still wait for
 section 5.
 """
 
-from workers.replay.backends.admission import find, is_admissible
+import numpy as np
+
+from workers.replay.backends.admission import is_admissible
 from workers.replay.compiled import inner
-from workers.replay.kv_cache import pin, register, release, take
+from workers.replay.kv_cache import match, pin, register, release, take
 from workers.replay.state import (
+    BACKEND,
     BLOCK_SIZE,
     HELD,
     HELD_BLOCKS,
@@ -23,6 +26,7 @@ from workers.replay.state import (
     REGISTERED,
     RESERVED_AS,
     RESERVED_BLOCKS,
+    TRTLLM,
     WAIT_HEAD,
     WAIT_NEXT,
     WAIT_TAIL,
@@ -40,9 +44,14 @@ from workers.replay.state import (
 
 @inner
 def cached_at_destination(st, s, r):  # type: ignore[no-untyped-def]
-    """(cached blocks of prompt r on decode rank s, True if it could be given its room now)."""
+    """(cached blocks of prompt r on decode rank s, True if it could be given its room now).
+
+    Nothing of the prompt is recomputed, so every cached full block counts; TensorRT-LLM looks for none.
+    """
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    found, held = find(st, s, r, req[r, PROMPT])
+    found, held = np.int64(0), np.int64(0)
+    if limits[BACKEND] != TRTLLM:
+        found, held = match(st, s, r, whole_blocks(limits, req[r, PROMPT]))
     has_slot = rank[s, NUM_RUNNING] < limits[MAX_SEQS]
     return found, has_slot and is_admissible(st, s, r, req[r, PROMPT], held)
 

@@ -155,7 +155,7 @@ def _serve_running(st, s, defer):  # type: ignore[no-untyped-def]
 
 @inner
 def _admit(st, s, now, budget, defer):  # type: ignore[no-untyped-def]
-    """Strictly first come first served; the first head that does not fit ends the phase."""
+    """First come first served; ended by a head that does not fit, or needs nothing when the budget is used up."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     size = limits[BLOCK_SIZE]
     while rank[s, NUM_RUNNING] < limits[MAX_SEQS]:
@@ -182,6 +182,8 @@ def _admit(st, s, now, budget, defer):  # type: ignore[no-untyped-def]
         req[r, HELD] = blocks_for(limits, found * size + tokens)
         _schedule(st, s, r, found * size, tokens, tokens)
         budget -= tokens
+        if tokens == 0 and budget <= 0:
+            return
 
 
 @inner

@@ -11,7 +11,7 @@ from workers.replay.backends.sglang_decode import (
     commit_decode,
     plan_decode,
 )
-from workers.replay.backends.sglang_destination import run_arrived
+from workers.replay.backends.sglang_destination import finish_quiet, run_arrived
 from workers.replay.backends.sglang_prefill import (
     commit_prefill,
     form_batch,
@@ -46,6 +46,7 @@ from workers.replay.state import (
     PREFILL_PREFIX,
     PREFILLED,
     PROMPT,
+    QUIET_HEAD,
     RATIO,
     RATIO_START,
     REFUSED,
@@ -90,7 +91,7 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
     elif rank[s, NUM_RUNNING] > 0:
         note_decoding(st, s, rank[s, NUM_RUNNING], rank[s, CONTEXT_SUM])
         steps = plan_decode(st, s)
-    if rank[s, REFUSED_HEAD] != NONE:
+    if rank[s, REFUSED_HEAD] != NONE or rank[s, QUIET_HEAD] != NONE:
         rank[s, EFFECT] = 1
         steps = 1
     return steps
@@ -104,6 +105,7 @@ def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
         commit_prefill(st, s, end)
     elif rank[s, DECODE_N] > 0:
         commit_decode(st, s, steps, first_end, end)
+    finish_quiet(st, s, end)
     r = rank[s, REFUSED_HEAD]
     rank[s, REFUSED_HEAD] = NONE
     while r != NONE:

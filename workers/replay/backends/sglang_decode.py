@@ -71,12 +71,15 @@ from workers.replay.state import (
     RUN_PREV,
     RUN_TAIL,
     SECOND_TOKEN,
+    SILENT,
     STALLED,
     STEP,
+    STOP_AFTER,
     WAIT_HEAD,
     limits_of,
     log_gap,
     log_stretch,
+    moments_of,
     ranks_of,
     rates_of,
     requests_of,
@@ -108,6 +111,10 @@ def plan_decode(st, s):  # type: ignore[no-untyped-def]
     crossing = _count_long(st, s)
     is_regular = rank[s, STALLED] == 0 and rank[s, NUM_FRESH] == 0
     rank[s, GAP_N] = n if is_regular else 0
+    if moments_of(st)[STOP_AFTER] < math.inf:  # every pass end counts, and not every request's gaps
+        if is_regular:
+            rank[s, GAP_N] -= _count_silent(st, s)
+        return 1
     if rank[s, RETRACTED] == 1 or limits[NUM_DRAFTS] > 0:
         return 1
     rank[s, LAZY] = 1
@@ -120,6 +127,19 @@ def plan_decode(st, s):  # type: ignore[no-untyped-def]
     if rank[s, NUM_WAITING] > 0 and n < limits[MAX_SEQS]:
         steps = _steps_until_admission(st, s, steps)
     return steps
+
+
+@inner
+def _count_silent(st, s):  # type: ignore[no-untyped-def]
+    """Running requests that have had a decode pass and whose token gaps must not be logged."""
+    rank, req = ranks_of(st), requests_of(st)
+    count = 0
+    r = rank[s, RUN_HEAD]
+    while r != NONE:
+        if req[r, SILENT] == 1 and req[r, FRESH] == 0:
+            count += 1
+        r = req[r, RUN_NEXT]
+    return count
 
 
 @inner
@@ -261,7 +281,7 @@ def _log_first_gaps(st, s, first_end):  # type: ignore[no-untyped-def]
     While one of the fresh requests gets its first token only now, all of them stay fresh for another pass.
     """
     rank, req, stamp, real = ranks_of(st), requests_of(st), stamps_of(st), sgl_reals_of(st)
-    since, count = real[s, LAST_DECODE_MS], rank[s, NUM_RUNNING] - rank[s, NUM_FRESH]
+    since, count = real[s, LAST_DECODE_MS], rank[s, NUM_RUNNING] - rank[s, NUM_FRESH] - _count_silent(st, s)
     stays_fresh = 1 if _has_late_first_token(st, s) else 0
     r = rank[s, RUN_TAIL]
     fresh_since, fresh_count = 0.0, 0
@@ -277,7 +297,7 @@ def _log_first_gaps(st, s, first_end):  # type: ignore[no-untyped-def]
                 log_gap(st, first_end - fresh_since, fresh_count)
                 fresh_count = 0
             fresh_since = stamp[r, LAST_TOKEN]
-            fresh_count += 1
+            fresh_count += 1 - req[r, SILENT]
         stamp[r, LAST_TOKEN] = first_end
         r = req[r, RUN_PREV]
     if fresh_count > 0:
@@ -316,7 +336,7 @@ def _commit_bursts(st, s, end):  # type: ignore[no-untyped-def]
     if rank[s, GAP_N] == 0:
         _log_first_gaps(st, s, end)
     evict(tree, s, pages_needed(st, s) - tree.nodes[s, FREE_PAGES])
-    tokens = 0
+    tokens, zero_gaps = 0, 0
     r = rank[s, RUN_HEAD]
     while r != NONE:
         length, remaining = req[r, PROMPT] + req[r, GENERATED], req[r, OUTPUT] - req[r, GENERATED]
@@ -326,12 +346,14 @@ def _commit_bursts(st, s, end):  # type: ignore[no-untyped-def]
         if math.isnan(stamp[r, SECOND_TOKEN]) and req[r, GENERATED] > 1:
             stamp[r, SECOND_TOKEN] = end
         tokens += burst
+        if req[r, SILENT] == 0:
+            zero_gaps += burst - 1
         reserved = min(remaining, RESERVED_OUTPUT_LIMIT) - min(remaining - burst, RESERVED_OUTPUT_LIMIT)
         rank[s, PROMISED] -= reserved
         r = req[r, RUN_NEXT]
     rank[s, CONTEXT_SUM] += tokens
-    if tokens > rank[s, NUM_RUNNING]:
-        log_gap(st, 0.0, tokens - rank[s, NUM_RUNNING])
+    if zero_gaps > 0:
+        log_gap(st, 0.0, zero_gaps)
     real[s, LAST_DECODE_MS] = end
     r = rank[s, RUN_HEAD]
     while r != NONE:

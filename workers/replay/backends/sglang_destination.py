@@ -4,16 +4,18 @@ Outputs are not budgeted for at the destination. Arrived requests take free slot
 arrival. Source: traffic specification, section 5.
 """
 
-from workers.replay.backends.sglang_prefill import first_computed
+import numpy as np
+
 from workers.replay.backends.sglang_state import (
+    end_request,
     join_decode,
     make_room,
     publish,
     release,
 )
 from workers.replay.compiled import inner
-from workers.replay.radix import EVICTABLE_PAGES, FREE_PAGES, lock_prefix, unlock
-from workers.replay.retained import FIRST_RUN, LAST_NODE, TREE_PAGES, radix_tree_of
+from workers.replay.radix import EVICTABLE_PAGES, FREE_PAGES, lock_prefix, matched_pages, unlock
+from workers.replay.retained import END_RUN, FIRST_RUN, LAST_NODE, TREE_PAGES, radix_tree_of
 from workers.replay.state import (
     ARRIVED_HEAD,
     ARRIVED_TAIL,
@@ -21,10 +23,13 @@ from workers.replay.state import (
     CACHING,
     HELD,
     MAX_SEQS,
+    NEW_NEXT,
     NONE,
     NUM_RUNNING,
     NUM_WAITING,
+    OUTPUT,
     PROMPT,
+    QUIET_HEAD,
     WAIT_NEXT,
     blocks_for,
     limits_of,
@@ -37,10 +42,22 @@ from workers.replay.state import (
 
 
 @inner
+def _cached_prompt(st, s, r):  # type: ignore[no-untyped-def]
+    """Tokens of prompt r that the tree of rank s holds as whole pages; nothing of it is recomputed."""
+    limits, req = limits_of(st), requests_of(st)
+    if limits[CACHING] == 0:
+        return np.int64(0)
+    page = limits[BLOCK_SIZE]
+    pages = req[r, PROMPT] // page
+    runs = sgl_runs_of(st)
+    return matched_pages(radix_tree_of(st), s, runs, req[r, FIRST_RUN], req[r, END_RUN], pages, page) * page
+
+
+@inner
 def may_fit(st, s, r):  # type: ignore[no-untyped-def]
     """False when prompt r surely gets no room on decode rank s before a request leaves it."""
     limits, tree = limits_of(st), radix_tree_of(st)
-    missing = requests_of(st)[r, PROMPT] - first_computed(st, s, r)
+    missing = requests_of(st)[r, PROMPT] - _cached_prompt(st, s, r)
     return blocks_for(limits, missing) <= tree.nodes[s, FREE_PAGES] + tree.nodes[s, EVICTABLE_PAGES]
 
 
@@ -49,7 +66,7 @@ def reserve(st, s, r):  # type: ignore[no-untyped-def]
     """Give prompt r its pages on decode rank s; returns the tokens cached there already, NONE if it must wait."""
     limits, req, tree = limits_of(st), requests_of(st), radix_tree_of(st)
     page = limits[BLOCK_SIZE]
-    start = first_computed(st, s, r)
+    start = _cached_prompt(st, s, r)
     pages = blocks_for(limits, req[r, PROMPT] - start)
     req[r, TREE_PAGES] = start // page
     req[r, LAST_NODE] = s
@@ -79,18 +96,48 @@ def activate(st, s, r):  # type: ignore[no-untyped-def]
 
 @inner
 def run_arrived(st, s, now):  # type: ignore[no-untyped-def]
-    """Arrived requests of rank s join its decode batch while slots last."""
+    """Arrived requests of rank s join its decode batch while slots last; those without output hold one for this pass."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
+    quiet = 0
     r = rank[s, ARRIVED_HEAD]
-    while r != NONE and rank[s, NUM_RUNNING] < limits[MAX_SEQS]:
+    while r != NONE and rank[s, NUM_RUNNING] + quiet < limits[MAX_SEQS]:
         rank[s, ARRIVED_HEAD] = req[r, WAIT_NEXT]
         rank[s, NUM_WAITING] -= 1
         note_queued(st, s, r, -1)
         note_admission(st, r, now, 0)
-        join_decode(st, s, r)
+        if req[r, OUTPUT] > 0:
+            join_decode(st, s, r)
+        else:
+            quiet += 1
+            _append_quiet(st, s, r)
         r = rank[s, ARRIVED_HEAD]
     if r == NONE:
         rank[s, ARRIVED_TAIL] = NONE
+
+
+@inner
+def _append_quiet(st, s, r):  # type: ignore[no-untyped-def]
+    rank, req = ranks_of(st), requests_of(st)
+    req[r, NEW_NEXT] = NONE
+    last = rank[s, QUIET_HEAD]
+    if last == NONE:
+        rank[s, QUIET_HEAD] = r
+        return
+    while req[last, NEW_NEXT] != NONE:
+        last = req[last, NEW_NEXT]
+    req[last, NEW_NEXT] = r
+
+
+@inner
+def finish_quiet(st, s, end):  # type: ignore[no-untyped-def]
+    """The requests without output that held a slot of this pass end with it."""
+    rank, req = ranks_of(st), requests_of(st)
+    r = rank[s, QUIET_HEAD]
+    rank[s, QUIET_HEAD] = NONE
+    while r != NONE:
+        after = req[r, NEW_NEXT]
+        end_request(st, s, r, req[r, PROMPT], end)
+        r = after
 
 
 @inner

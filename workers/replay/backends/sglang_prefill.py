@@ -7,12 +7,12 @@ from workers.replay.backends.sglang_state import (
     RESERVED_OUTPUT_LIMIT,
     end_request,
     join_decode,
-    keep_source,
     make_room,
     publish,
     remaining_output,
 )
 from workers.replay.compiled import inner
+from workers.replay.completion import finish
 from workers.replay.pass_records import note_cut
 from workers.replay.radix import (
     EVICTABLE_PAGES,
@@ -27,11 +27,13 @@ from workers.replay.router import note_first_token
 from workers.replay.state import (
     BLOCK_SIZE,
     CACHING,
-    COMMITTED_PREFILL,
     COMPUTED,
+    COMPUTED_NOW,
+    DONE,
     FIRST_TOKEN,
     GENERATED,
     HEAD_ASK,
+    HELD,
     LAST_TOKEN,
     MAX_SEQS,
     NEW_HEAD,
@@ -53,12 +55,12 @@ from workers.replay.state import (
     RUN_HEAD,
     RUN_NEXT,
     SECOND_TOKEN,
+    SILENT,
     STALLED,
     WAIT_HEAD,
     limits_of,
     log_gap,
     note_admission,
-    numbers_of,
     ranks_of,
     requests_of,
     sgl_reals_of,
@@ -103,11 +105,10 @@ def chunk_of(st, r, start, budget):  # type: ignore[no-untyped-def]
 @inner
 def form_batch(st, s, now):  # type: ignore[no-untyped-def]
     """Admit heads of the queue while slots, chunk budget and room last; the first that fails blocks the rest."""
-    limits, rank, req, number, real, runs, tree = (
+    limits, rank, req, real, runs, tree = (
         limits_of(st),
         ranks_of(st),
         requests_of(st),
-        numbers_of(st),
         sgl_reals_of(st),
         sgl_runs_of(st),
         radix_tree_of(st),
@@ -150,7 +151,7 @@ def form_batch(st, s, now):  # type: ignore[no-untyped-def]
         rank[s, PREFILL_N] += 1
         rank[s, PREFILL_ISL] += start + tokens
         rank[s, PREFILL_PREFIX] += start
-        number[COMMITTED_PREFILL] += tokens
+        rank[s, COMPUTED_NOW] += tokens
         asked += paged + reserve
         available -= paged + reserve
         budget -= paged
@@ -215,7 +216,8 @@ def commit_prefill(st, s, end):  # type: ignore[no-untyped-def]
             if remaining == 1 or (remaining > 1 and fits):
                 _give_token(st, r, end)
             if remaining <= 1 and limits[ROLE] == PREFILL:
-                keep_source(st, s, r, end)
+                req[r, HELD] = req[r, PROMPT]
+                finish(st, r, DONE, end)
             elif remaining <= 1:
                 end_request(st, s, r, computed, end)
             else:
@@ -231,7 +233,8 @@ def _give_token(st, r, end):  # type: ignore[no-untyped-def]
         stamp[r, FIRST_TOKEN] = end
         note_first_token(st, r)
     else:
-        log_gap(st, end - stamp[r, LAST_TOKEN], 1)
+        if req[r, SILENT] == 0:
+            log_gap(st, end - stamp[r, LAST_TOKEN], 1)
         if math.isnan(stamp[r, SECOND_TOKEN]):
             stamp[r, SECOND_TOKEN] = end
     stamp[r, LAST_TOKEN] = end

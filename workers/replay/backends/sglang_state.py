@@ -9,7 +9,6 @@ from workers.replay.page_runs import (
     page_runs,
 )
 from workers.replay.radix import (
-    EVICTABLE_PAGES,
     FREE_PAGES,
     evict,
     insert_prefix,
@@ -26,7 +25,6 @@ from workers.replay.state import (
     DUE_PREV,
     DUE_STEP,
     GENERATED,
-    HELD,
     LAST_TOKEN,
     MAY_REFUSE,
     NEXT_DUE,
@@ -46,7 +44,6 @@ from workers.replay.state import (
     RING_MASK,
     STEP,
     State,
-    blocks_for,
     growth_of,
     limits_of,
     ranks_of,
@@ -148,20 +145,6 @@ def end_request(st, s, r, tokens, end):  # type: ignore[no-untyped-def]
     release(st, s, r, tokens)
     if req[r, OUTPUT] > 0:
         stamp[r, LAST_TOKEN] = end
-    finish(st, r, DONE, end)
-
-
-@inner
-def keep_source(st, s, r, end):  # type: ignore[no-untyped-def]
-    """Prompt r is computed: its pages stay until the destination runs, with a slot for one token if there is room."""
-    limits, req, tree = limits_of(st), requests_of(st), radix_tree_of(st)
-    tokens = req[r, PROMPT] + 1
-    more = blocks_for(limits, tokens) - blocks_for(limits, tokens - 1)
-    if more <= tree.nodes[s, FREE_PAGES] + tree.nodes[s, EVICTABLE_PAGES]:
-        make_room(st, s, more)
-    else:
-        tokens -= 1
-    req[r, HELD] = tokens
     finish(st, r, DONE, end)
 
 

@@ -273,7 +273,10 @@ def _continue_prompt(st, s, budget, now):  # type: ignore[no-untyped-def]
 
 @inner
 def _admit(st, s, budget, now):  # type: ignore[no-untyped-def]
-    """First come first served; the first head that does not fit ends it. True if anything was admitted or refused."""
+    """First come first served; the first head that does not fit ends it. True if anything was admitted or refused.
+
+    So does one that needs nothing when the budget is used up.
+    """
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     size = limits[BLOCK_SIZE]
     changed = False
@@ -305,6 +308,8 @@ def _admit(st, s, budget, now):  # type: ignore[no-untyped-def]
         budget -= tokens
         _compute(st, s, r, found * size, found * size + tokens)
         changed = True
+        if tokens == 0 and budget <= 0:
+            break
     return changed
 
 
