@@ -23,32 +23,6 @@ _FEW_SHAPES = 16
 _FEW_TOKENS = 300_000
 _FIRST_GAPS = 4096
 _MOST_ROUTED_BLOCKS = 1 << 24
-_EMPTY = {
-    name: np.zeros((0, columns) if columns else 0, dtype=dtype)
-    for name, (dtype, columns) in state.SHAPES.items()
-    if name.startswith(("sgl_", "exact_", "memo_"))
-    or name
-    in (
-        "decode_table",
-        "timing",
-        "rates",
-        "draws",
-        "handoffs",
-        "lands",
-        "targets",
-        "sources",
-        "transfer",
-        "loads",
-        "routes",
-        "believed",
-        "router_draws",
-        "router",
-        "ready",
-        "live",
-        "records",
-        "record_times",
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +124,6 @@ def build(pool: Pool, batch: RequestBatch, radix_nodes: int | None = None, route
         copies=copies,
         growth=np.zeros(num_ranks * pool.block_size, dtype=np.int32),
         ring=np.full(rings, state.NONE, dtype=np.int32),
-        **_EMPTY,
     )
     if pool.backend == "sglang":
         add_sglang(st, pool, batch, radix_nodes)

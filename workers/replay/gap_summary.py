@@ -1,7 +1,7 @@
 """Statistics of all token gaps of a replay, read from its gap log without expanding a gap per token.
 
-A stretch of decode passes is one entry of the log. Percentiles are exact nearest ranks: gaps are counted in bins of 0.1 %
-(the upper bits of their float), and only the passes in a bin that holds a wanted rank are looked at one by one.
+A stretch of decode passes is one entry of the log. Percentiles are exact nearest ranks: gaps are counted in bins (see
+order_statistics), and only the passes in a bin that holds a wanted rank are looked at one by one.
 """
 
 import math
@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from workers.replay.compiled import allocating, inner
+from workers.replay.order_statistics import bin_shift, bits_of, nearest_rank
 from workers.replay.state import (
     GAP_CONTEXT,
     GAP_COUNT,
@@ -23,13 +24,7 @@ from workers.replay.state import (
 )
 from workers.replay.step_lookup import CHUNK, EXACT, KNOTS, NUM_CELLS, TIMING, cell_of, decode_duration, exact_place
 
-_BIN_SHIFT = 42
-
-
-@inner
-def nearest_rank(num, quantile):  # type: ignore[no-untyped-def]
-    """Index of a quantile among `num` sorted samples: nearest rank, half away from zero."""
-    return np.int64(math.floor((num - 1) * quantile + 0.5))
+_BINS, _FINE_BINS, _FEW = 2048, 256, 32
 
 
 @allocating
@@ -54,20 +49,10 @@ def describe_gaps(st, copies, quantiles, gap_out, rate_out):  # type: ignore[no-
     for i in range(used):
         steps = _gaps_of_entry(st, gap_log, i, buffer)
         weight = gap_log[i, GAP_COUNT]
-        entry_sum, entry_square, entry_rate, entry_rate_square = 0.0, 0.0, 0.0, 0.0
-        low, high = math.inf, 0.0
-        for j in range(steps):
-            gap = buffer[j]
-            low = min(low, gap)
-            high = max(high, gap)
-            off = gap - centre
-            entry_sum += off
-            entry_square += off * off
+        entry_rate, entry_rate_square = 0.0, 0.0
+        low, high, entry_sum, entry_square = _moments(buffer, steps, centre)
         if low > 0.0:
-            for j in range(steps):
-                off = 1000.0 / buffer[j] - rate_centre
-                entry_rate += off
-                entry_rate_square += off * off
+            entry_rate, entry_rate_square = _moments_of_rates(buffer, steps, rate_centre)
             least_positive = min(least_positive, low)
         else:
             zeros += np.int64(weight) * steps
@@ -91,12 +76,51 @@ def describe_gaps(st, copies, quantiles, gap_out, rate_out):  # type: ignore[no-
         wanted[i] = nearest_rank(num * copies, quantiles[i]) // copies
         in_rates = nearest_rank(positive * copies, quantiles[i]) if positive > 0 else 0
         wanted[num_ranks + i] = zeros + (positive * copies - 1 - in_rates) // copies
-    found = _gaps_at_ranks(st, gap_log, used, buffer, least, most, wanted)
+    found = _gaps_at_ranks(st, gap_log, used, buffer, least_positive if positive > 0 else 0.0, most, wanted)
     for i in range(num_ranks):
         gap_out[3 + i] = found[i]
         if positive > 0:
             rate_out[3 + i] = 1000.0 / found[num_ranks + i]
     return num * copies
+
+
+@inner
+def _moments(values, num, centre):  # type: ignore[no-untyped-def]
+    """(least, most, sum and sum of squares of the distances from `centre`) of values[:num].
+
+    Two of everything side by side: one chain of additions waits for each addition to end.
+    """
+    low, high, total, square = values[0], values[0], 0.0, 0.0
+    low_2, high_2, total_2, square_2 = values[0], values[0], 0.0, 0.0
+    for i in range(0, num - 1, 2):
+        value, value_2 = values[i], values[i + 1]
+        low, low_2 = value if value < low else low, value_2 if value_2 < low_2 else low_2
+        high, high_2 = value if value > high else high, value_2 if value_2 > high_2 else high_2
+        off, off_2 = value - centre, value_2 - centre
+        total, total_2 = total + off, total_2 + off_2
+        square, square_2 = square + off * off, square_2 + off_2 * off_2
+    if num & 1 == 1:
+        value = values[num - 1]
+        low, high = min(low, value), max(high, value)
+        off = value - centre
+        total += off
+        square += off * off
+    return min(low, low_2), max(high, high_2), total + total_2, square + square_2
+
+
+@inner
+def _moments_of_rates(gaps, num, centre):  # type: ignore[no-untyped-def]
+    """(sum, sum of squares) of the distances of 1000 / gap from `centre`, gaps[:num] above zero; side by side as above."""
+    total, square, total_2, square_2 = 0.0, 0.0, 0.0, 0.0
+    for i in range(0, num - 1, 2):
+        off, off_2 = 1000.0 / gaps[i] - centre, 1000.0 / gaps[i + 1] - centre
+        total, total_2 = total + off, total_2 + off_2
+        square, square_2 = square + off * off, square_2 + off_2 * off_2
+    if num & 1 == 1:
+        off = 1000.0 / gaps[num - 1] - centre
+        total += off
+        square += off * off
+    return total + total_2, square + square_2
 
 
 @inner
@@ -137,83 +161,95 @@ def _gaps_of_entry(st, gap_log, i, buffer):  # type: ignore[no-untyped-def]
     return steps
 
 
-@inner
-def _bin_of(gap):  # type: ignore[no-untyped-def]
-    """Bins of 0.1 %: exponent and ten bits of mantissa."""
-    return np.float64(gap).view(np.int64) >> _BIN_SHIFT
-
-
 @allocating
 def _gaps_at_ranks(st, gap_log, used, buffer, least, most, wanted):  # type: ignore[no-untyped-def]
-    """The gaps at 0-based ranks of the sorted multiset."""
-    positive_base = _bin_of(least) if least > 0.0 else np.int64(0)
-    if least == 0.0:
-        # A bin for zero, then bins from the least positive gap on.
-        positive = most
-        for i in range(used):
-            steps = _gaps_of_entry(st, gap_log, i, buffer)
-            for j in range(steps):
-                if buffer[j] > 0.0:
-                    positive = min(positive, buffer[j])
-        positive_base = _bin_of(positive) - 1 if positive > 0.0 else np.int64(0)
-    num_bins = _bin_of(most) - positive_base + 1 if most > 0.0 else 1
+    """The gaps at 0-based ranks of the sorted multiset; `least` is the least above zero, bin 0 holds the zeros."""
+    base, shift = bits_of(least), bin_shift(least, most, _BINS)
+    num_bins = (bits_of(most) - base >> shift) + 2 if most > 0.0 else 1
     weights = np.zeros(num_bins, dtype=np.int64)
-    entries = np.zeros(num_bins, dtype=np.int64)
+    entries = np.zeros(num_bins, dtype=np.int32)
     entry_bins = np.empty((used, 2), dtype=np.int32)
     for i in range(used):
         steps = _gaps_of_entry(st, gap_log, i, buffer)
         weight = np.int64(gap_log[i, GAP_COUNT])
         first, last = num_bins, 0
+        # Neighbours mostly share a bin: counting them before they are stored saves waiting for each store.
+        current, run = np.int64(0), 0
         for j in range(steps):
-            at = _bin_of(buffer[j]) - positive_base if buffer[j] > 0.0 else 0
-            weights[at] += weight
-            entries[at] += 1
-            first, last = min(first, at), max(last, at)
-        entry_bins[i, 0], entry_bins[i, 1] = first, last
-    is_wanted = np.zeros(num_bins, dtype=np.bool_)
-    skipped = np.zeros(num_bins, dtype=np.int64)
-    for rank in wanted:
-        below = 0
-        for at in range(num_bins):
-            if rank < below + weights[at]:
-                is_wanted[at] = True
-                break
-            below += weights[at]
-    size, passed = 0, 0
-    wanted_before = np.zeros(num_bins + 1, dtype=np.int32)
+            at = (bits_of(buffer[j]) - base >> shift) + 1 if buffer[j] > 0.0 else 0
+            if at != current:
+                weights[current] += weight * run
+                entries[current] += run
+                current, run = at, 0
+                first, last = min(first, at), max(last, at)
+            run += 1
+        weights[current] += weight * run
+        entries[current] += run
+        entry_bins[i, 0], entry_bins[i, 1] = min(first, current), max(last, current)
+    below = np.zeros(num_bins + 1, dtype=np.int64)
     for at in range(num_bins):
-        wanted_before[at + 1] = wanted_before[at] + (1 if is_wanted[at] else 0)
-        if is_wanted[at]:
-            size += entries[at]
-        else:
-            passed += weights[at]
-        skipped[at] = passed
-    gaps = np.empty(size)
-    heavy = np.empty(size, dtype=np.int64)
+        below[at + 1] = below[at] + weights[at]
+    bins = np.searchsorted(below, wanted, side="right") - 1
+    starts = np.full(num_bins, -1, dtype=np.int64)
+    wanted_before = np.zeros(num_bins + 1, dtype=np.int32)
     size = 0
+    for at in bins:
+        if starts[at] < 0:
+            starts[at] = size
+            size += entries[at]
+            wanted_before[at + 1] = 1
+    for at in range(num_bins):
+        wanted_before[at + 1] += wanted_before[at]
+    gaps, heavy = np.empty(size), np.empty(size, dtype=np.int64)
+    filled = starts.copy()
     for i in range(used):
-        if not _is_any(wanted_before, entry_bins[i, 0], entry_bins[i, 1]):
+        if wanted_before[entry_bins[i, 1] + 1] == wanted_before[entry_bins[i, 0]]:
             continue
         steps = _gaps_of_entry(st, gap_log, i, buffer)
         for j in range(steps):
-            at = _bin_of(buffer[j]) - positive_base if buffer[j] > 0.0 else 0
-            if is_wanted[at]:
-                gaps[size] = buffer[j]
-                heavy[size] = np.int64(gap_log[i, GAP_COUNT])
-                size += 1
+            at = (bits_of(buffer[j]) - base >> shift) + 1 if buffer[j] > 0.0 else 0
+            if starts[at] >= 0:
+                gaps[filled[at]] = buffer[j]
+                heavy[filled[at]] = np.int64(gap_log[i, GAP_COUNT])
+                filled[at] += 1
     found = np.empty(wanted.size)
     for i in range(wanted.size):
-        below, at = 0, 0
-        while wanted[i] >= below + weights[at]:
-            below += weights[at]
-            at += 1
-        found[i] = _weighted_select(gaps, heavy, wanted[i] - skipped[at])
+        begin, end = starts[bins[i]], filled[bins[i]]
+        found[i] = _weighted_value(gaps[begin:end], heavy[begin:end], wanted[i] - below[bins[i]])
     return found
 
 
-@inner
-def _is_any(wanted_before, first, last):  # type: ignore[no-untyped-def]
-    return wanted_before[last + 1] > wanted_before[first]
+@allocating
+def _weighted_value(values, weights, rank):  # type: ignore[no-untyped-def]
+    """The value at `rank` of the sorted multiset in which values[i] occurs weights[i] times; reorders both.
+
+    Counts in ever finer bins until few values are left.
+    """
+    size = values.size
+    counts = np.empty(_FINE_BINS, dtype=np.int64)
+    while size > _FEW:
+        least, most = values[0], values[0]
+        for value in values[:size]:
+            least = value if value < least else least
+            most = value if value > most else most
+        if least == most:
+            return least
+        base, shift = bits_of(least), bin_shift(least, most, _FINE_BINS)
+        counts[:] = 0
+        for i in range(size):
+            counts[bits_of(values[i]) - base >> shift] += weights[i]
+        at = 0
+        while rank >= counts[at]:
+            rank -= counts[at]
+            at += 1
+        kept = 0
+        for i in range(size):
+            if bits_of(values[i]) - base >> shift == at:
+                values[i], values[kept] = values[kept], values[i]
+                weights[i], weights[kept] = weights[kept], weights[i]
+                kept += 1
+        size = kept
+    return _weighted_select(values[:size], weights[:size], rank)
 
 
 @inner

@@ -150,23 +150,28 @@ _PLACES = {name: place for place, name in enumerate(BOOK)}
 class State:
     """The arrays of one replay by name, and `book`, which the compiled functions take.
 
-    Assigning an array (`state["gaps"] = longer`) keeps it alive and updates its address.
+    Assigning an array (`state["gaps"] = longer`) keeps it alive and updates its address. Arrays that are not given are empty.
     """
 
     def __init__(self, **arrays: NDArray[Any]) -> None:
-        self.book = np.zeros((len(BOOK), 2), dtype=np.int64)
-        self._arrays: dict[str, NDArray[Any]] = {}
-        for name in BOOK:
-            self[name] = arrays[name]
+        self.book = _EMPTY_BOOK.copy()
+        self._arrays = _EMPTY.copy()
+        for name, array in arrays.items():
+            self[name] = array
 
     def __setitem__(self, name: str, array: NDArray[Any]) -> None:
         assert array.flags.c_contiguous, name
         assert array.dtype == _DTYPES[name], name
         self._arrays[name] = array
-        self.book[_PLACES[name]] = array.__array_interface__["data"][0], len(array)
+        self.book[_PLACES[name]] = address_and_rows(array)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._arrays[name]
+
+
+def address_and_rows(array: NDArray[Any]) -> tuple[int, int]:
+    """An array's entry in the address book."""
+    return array.__array_interface__["data"][0], len(array)
 
 
 def _accessor(name: str, dtype: type, columns: int = 0) -> Any:
@@ -220,6 +225,10 @@ SHAPES = {
     "ready": (_I8, 0), "live": (_I8, 0), "records": (_I8, NUM_RECORDS), "record_times": (_F8, NUM_RECORD_TIMES),
 }  # fmt: skip
 _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
+_EMPTY: dict[str, NDArray[Any]] = {
+    name: np.zeros((0, columns) if columns else 0, dtype=dtype) for name, (dtype, columns) in SHAPES.items()
+}
+_EMPTY_BOOK = np.array([address_and_rows(_EMPTY[name]) for name in BOOK], dtype=np.int64)
 
 (limits_of, ranks_of, passes_of, numbers_of, moments_of, requests_of, stamps_of, sessions_of, thinkers_of, gaps_of,
  acceptance_of) = (

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.replay import state
-from workers.replay.compiled import entry, inner
+from workers.replay.compiled import allocating, entry, inner
 from workers.replay.fleet import Pool
-from workers.replay.gap_summary import describe_gaps, nearest_rank
+from workers.replay.gap_summary import describe_gaps
 from workers.replay.metrics import PERCENTILES, STATISTICS, Metric, Sla
+from workers.replay.order_statistics import nearest_rank, values_at_ranks
 from workers.replay.state import (
     ARRIVAL,
     DONE,
@@ -162,9 +163,9 @@ def _count_requests(st, bounds, counts, samples):  # type: ignore[no-untyped-def
     counts[_WITH_GAP] = with_gap
 
 
-@inner
+@allocating
 def _describe(values, copies, quantiles, out):  # type: ignore[no-untyped-def]
-    """mean, min, max, percentiles, standard deviation of samples that each occur `copies` times; reorders them."""
+    """mean, min, max, percentiles, standard deviation of samples >= 0 that each occur `copies` times."""
     num = values.size
     if num == 0:
         out[:] = math.nan
@@ -172,45 +173,15 @@ def _describe(values, copies, quantiles, out):  # type: ignore[no-untyped-def]
     total, least, most = 0.0, values[0], values[0]
     for value in values:
         total += value
-        least = min(least, value)
-        most = max(most, value)
+        least = value if value < least else least
+        most = value if value > most else most
     mean = total / num
     spread = 0.0
     for value in values:
         spread += (value - mean) * (value - mean)
     out[0], out[1], out[2] = mean, least, most
-    low = 0
+    ranks = np.empty(quantiles.size, dtype=np.int64)
     for i in range(quantiles.size):
-        rank = nearest_rank(num * copies, quantiles[i]) // copies
-        _select(values, low, rank)
-        out[3 + i] = values[rank]
-        low = rank
+        ranks[i] = nearest_rank(num * copies, quantiles[i]) // copies
+    values_at_ranks(values, least, most, ranks, out[3:8])
     out[8] = math.sqrt(spread / num)
-
-
-@inner
-def _select(values, low, rank):  # type: ignore[no-untyped-def]
-    """Reorder values[low:] so that values[rank] is in its sorted place and none after it is smaller."""
-    high = values.size - 1
-    while low < high:
-        pivot = values[(low + high) >> 1]
-        less, i, greater = low, low, high
-        while i <= greater:
-            value = values[i]
-            if value < pivot:
-                values[i] = values[less]
-                values[less] = value
-                less += 1
-                i += 1
-            elif value > pivot:
-                values[i] = values[greater]
-                values[greater] = value
-                greater -= 1
-            else:
-                i += 1
-        if rank < less:
-            high = less - 1
-        elif rank > greater:
-            low = greater + 1
-        else:
-            return
