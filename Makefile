@@ -26,8 +26,8 @@ test-browser:   ## the dashboard in a real Chromium; ARGS="--pictures docs/image
 	$(PYTHON) run.py test-browser $(ARGS)
 golden: dev ## only the reference cases
 	$(VENV)/python -m pytest tests/golden $(ARGS)
-bench: setup    ## replay speed on the reference trial
-	$(VENV)/python -m benchmarks.replay $(ARGS)
+bench:          ## every figure of docs/performance.md, beside the peer; ARGS="--only replay"
+	$(PYTHON) run.py bench $(ARGS)
 openapi: setup  ## write openapi/openapi.json and docs/reference.md from the application
 	$(VENV)/python -m app.export_openapi > openapi/openapi.json
 	$(VENV)/python -m app.export_reference > docs/reference.md

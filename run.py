@@ -1,4 +1,4 @@
-"""The way in: `python3 run.py setup | demo | serve | test | test-browser | check | doctor`; see README.md.
+"""The way in: `python3 run.py setup | demo | serve | test | test-browser | check | bench | doctor`; see README.md.
 
 Standard library only.
 """
@@ -65,14 +65,22 @@ def test(arguments: argparse.Namespace) -> int:
     """Run pytest against a real Postgres and a real Redis."""
     install(DEV_LOCK)
     with run_folder() as folder, services(folder, for_tests=True) as stack:
-        words = ["-m", "pytest", f"--numprocesses={min(os.cpu_count() or 1, 4)}", "--dist=loadfile", *arguments.pytest]
+        words = ["-m", "pytest", f"--numprocesses={min(os.cpu_count() or 1, 4)}", "--dist=loadfile", *arguments.options]
         return run_in_foreground([str(PYTHON), *words], env=stack.env, cwd=REPOSITORY)
 
 
 def test_browser(arguments: argparse.Namespace) -> int:
     """Try the dashboard in a real Chromium, against a running service."""
     with run_folder() as folder:
-        return run_browser_tests(folder, arguments.pytest)
+        return run_browser_tests(folder, arguments.options)
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    """Measure everything that docs/performance.md says, beside the peer; about half an hour."""
+    install(DEV_LOCK)
+    with run_folder() as folder, services(folder) as stack:
+        words = ["-m", "benchmarks.all", *arguments.options]
+        return run_in_foreground([str(PYTHON), *words], env=stack.env, cwd=REPOSITORY)
 
 
 def check(_arguments: argparse.Namespace) -> int:
@@ -102,16 +110,16 @@ def main() -> int:
     """Run one command; its exit code, 130 when interrupted."""
     parser = argparse.ArgumentParser(prog="run.py", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for command in (setup, demo, serve, test, test_browser, check, doctor):
-        takes_options = command in (test, test_browser)
+    for command in (setup, demo, serve, test, test_browser, check, bench, doctor):
+        takes_options = command in (test, test_browser, bench)
         name = command.__name__.replace("_", "-")
         one = commands.add_parser(name, help=command.__doc__, add_help=not takes_options)
         one.set_defaults(run=command)
         if command is setup:
             one.add_argument("--dev", action="store_true", help="with everything that tests and checks need")
     arguments, rest = parser.parse_known_args()
-    arguments.pytest = rest
-    if rest and arguments.command not in ("test", "test-browser"):
+    arguments.options = rest
+    if rest and arguments.command not in ("test", "test-browser", "bench"):
         parser.error(f"unknown arguments: {' '.join(rest)}")
     raise_interrupt_on_signals()
     try:

@@ -180,7 +180,7 @@ def _gaps_at_ranks(st, gap_log, used, buffer, least, most, wanted):  # type: ign
             if at != current:
                 weights[current] += weight * run
                 entries[current] += run
-                current, run = at, 0
+                current, run = np.int64(at), 0
                 first, last = min(first, at), max(last, at)
             run += 1
         weights[current] += weight * run

@@ -1,0 +1,88 @@
+"""Tables of docs/performance.md, and the closing table of a run, from the kept results."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.parts import PARTS, Goal, Part
+
+_TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def print_goals(results: Path) -> None:
+    """Goal, measured and whether it is met, of every part that has a result."""
+    for part, result in _kept(results):
+        for goal in part.goals(result):
+            sign = ">=" if goal.at_least else "<="
+            met = "met" if goal.is_met else "MISSED"
+            print(f"{goal.what:70} {sign} {goal.goal:8,.5g} {goal.unit:5} {goal.measured:10,.4g} {goal.unit:5} {met}")
+
+
+def write_tables(results: Path, page: Path) -> None:
+    """Replace what stands between `<!-- table: NAME -->` and `<!-- end -->` by tables of the results.
+
+    A table whose part has no result stays as it is.
+    """
+    tables = {part.name: _goal_table(part, result) for part, result in _kept(results)}
+    kept = {part.name: result for part, result in _kept(results)}
+    if "replay" in kept:
+        tables |= {"loads": _load_table(kept["replay"]), "sizes": _size_table(kept["replay"])}
+
+    def filled(found: re.Match[str]) -> str:
+        table = tables.get(found[2])
+        return found[0] if table is None else f"{found[1]}{table}{found[3]}"
+
+    page.write_text(_TABLE.sub(filled, page.read_text()))
+
+
+def _kept(results: Path) -> Iterator[tuple[Part, Any]]:
+    for part in PARTS:
+        path = results / f"{part.name}.json"
+        if path.exists():
+            yield part, json.loads(path.read_text())
+
+
+def _goal_table(part: Part, result: Any) -> str:
+    rows = [("what", "goal", "measured", ""), *(_goal_row(goal) for goal in part.goals(result))]
+    return _command(part) + _markdown(rows)
+
+
+def _goal_row(goal: Goal) -> tuple[str, ...]:
+    sign = "≥" if goal.at_least else "≤"
+    met = "" if goal.is_met else "missed"
+    return goal.what, f"{sign} {goal.goal:,.5g} {goal.unit}", f"{goal.measured:,.4g} {goal.unit}", met
+
+
+def _load_table(result: Any) -> str:
+    head = ("load", "requests", "ours, ms", "µs a request", "peer, ms", "ratio", "goal")
+    return _command(PARTS[0]) + _markdown([head, *(_load_row(row) for row in result["rows"])])
+
+
+def _load_row(row: dict[str, Any]) -> tuple[str, ...]:
+    ours = (f"{row['ours_ms']:,.3f}", f"{1000 * row['ours_ms'] / row['requests']:.3f}")
+    peer = (
+        (f"{row['peer_ms']:,.0f}", f"{row['ratio']:,.0f}", f"{row['goal']:,}")
+        if "ratio" in row
+        else ("not run", "", "")
+    )
+    return row["load"], f"{row['requests']:,}", *ours, *peer
+
+
+def _size_table(result: Any) -> str:
+    head = ("requests", "ours, ms", "µs a request")
+    rows = (
+        (f"{r['requests']:,}", f"{r['ours_ms']:,.3f}", f"{1000 * r['ours_ms'] / r['requests']:.3f}")
+        for r in result["sizes"]
+    )
+    return _command(PARTS[0]) + _markdown([head, *rows])
+
+
+def _command(part: Part) -> str:
+    return f"`python3 run.py bench --only {part.name}`\n\n"
+
+
+def _markdown(rows: list[tuple[str, ...]]) -> str:
+    head, *rest = (f"| {' | '.join(row)} |\n" for row in rows)
+    return head + "|" + " --- |" * len(rows[0]) + "\n" + "".join(rest)
