@@ -19,7 +19,7 @@ from launch.doctor import examine
 from launch.folders import REPOSITORY, data_folder, new_run_folder, open_data_folder
 from launch.install import DEV_LOCK, PYTHON, RUNTIME_LOCK, install
 from launch.process import LaunchError, raise_interrupt_on_signals, run_in_foreground
-from launch.stack import child_env, migrate, services, start_application
+from launch.stack import child_env, services, start_application
 
 INTERRUPTED = 130
 WATCH_EVERY_S = 0.5
@@ -37,7 +37,6 @@ def serve(_arguments: argparse.Namespace) -> int:
     install(RUNTIME_LOCK)
     folder = data_folder()
     with open_data_folder(folder), services(folder) as stack:
-        migrate(stack)
         url = start_application(stack)
         print(f"serving on {url} (page {url}/docs, data and logs in {folder}); Ctrl-C stops it", flush=True)
         try:
@@ -54,7 +53,6 @@ def demo(_arguments: argparse.Namespace) -> int:
     begun = time.monotonic()
     install(RUNTIME_LOCK)
     with run_folder() as folder, services(folder) as stack:
-        migrate(stack)
         url = start_application(stack)
         code = show_demo(url, stack, begun)
     print("everything stopped")

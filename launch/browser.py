@@ -7,7 +7,7 @@ from pathlib import Path
 from launch.folders import REPOSITORY
 from launch.install import BROWSER_LOCK, DEV_LOCK, PYTHON, install
 from launch.process import LaunchError, run_in_foreground
-from launch.stack import migrate, services, start_application
+from launch.stack import services, start_application
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 TESTS = "tests/browser"
@@ -30,7 +30,6 @@ def run_browser_tests(folder: Path, arguments: Sequence[str]) -> int:
     for lock in (DEV_LOCK, BROWSER_LOCK):
         install(lock)
     with services(folder) as stack:
-        migrate(stack)
         env = stack.env | {"SPICA_TEST_URL": start_application(stack), "SPICA_TEST_CHROMIUM": chromium}
         # The ordinary run leaves these tests out by an option, which an ini value given here replaces.
         words = ["-m", "pytest", "-o", "addopts=--strict-markers --strict-config", TESTS, *arguments]

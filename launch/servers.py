@@ -36,6 +36,11 @@ def server_env() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 
 
+def has_cluster(folder: Path) -> bool:
+    """Whether `folder` holds a database cluster already."""
+    return (folder / "postgres" / "data").exists()
+
+
 def start_postgres(folder: Path, *, for_tests: bool) -> tuple[Child, str]:
     """Start Postgres on `folder`/postgres, made on first use; returns it and its DATABASE_URL.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from launch.folders import REPOSITORY
 from launch.install import PYTHON
 from launch.process import Child, LaunchError, Program, ignore_signals, run
-from launch.servers import external_env, free_port, start_postgres, start_redis
+from launch.servers import external_env, free_port, has_cluster, start_postgres, start_redis
 
 API_WITHIN_S = 60.0
 DEFAULT_PORT = 8000
@@ -30,6 +30,8 @@ class Stack:
     env: dict[str, str]
     children: list[Child] = field(default_factory=list)
     restarts: list[float] = field(default_factory=list)
+    is_new: bool = False
+    """The database is our own and was made just now."""
 
     def start(self, program: Program) -> Child:
         """Start and remember."""
@@ -82,6 +84,7 @@ def services(folder: Path, *, for_tests: bool = False) -> Iterator[Stack]:
     stack = Stack(folder, child_env(folder))
     try:
         if "DATABASE_URL" not in given:
+            stack.is_new = not has_cluster(folder)
             child, stack.env["DATABASE_URL"] = start_postgres(folder, for_tests=for_tests)
             stack.children.append(child)
         if "REDIS_URL" not in given:
@@ -124,10 +127,13 @@ def migrate(stack: Stack) -> None:
 
 
 def start_application(stack: Stack) -> str:
-    """Start worker, API and scheduler on the migrated database; the API's base URL, once it says it is ready.
+    """Migrate, start worker, API and scheduler; the API's base URL, once it says it is ready.
 
-    Raises: LaunchError when the API does not become ready.
+    Processes import for seconds before they ask for anything, so on a new database, where no older schema can mislead them,
+    the migrations run meanwhile. Raises: LaunchError when the migrations fail or the API does not become ready.
     """
+    if not stack.is_new:
+        migrate(stack)
     cores = len(os.sched_getaffinity(0))
     celery = [str(PYTHON), "-m", "celery", "-A"]
     worker = [*celery, "workers.main", "worker", f"--concurrency={cores}", "--loglevel=INFO"]
@@ -136,6 +142,8 @@ def start_application(stack: Stack) -> str:
     words = ["uvicorn", "app.main:app", "--host", "127.0.0.1", "--port", str(port), "--no-access-log"]
     api = stack.start(application(stack, "api", [str(PYTHON), "-m", *words]))
     url = f"http://127.0.0.1:{port}"
+    if stack.is_new:
+        migrate(stack)
     api.wait_until(lambda _pid: answers(f"{url}/readyz"), API_WITHIN_S)
     schedule = f"--schedule={stack.folder / 'celerybeat-schedule'}"
     stack.start(application(stack, "scheduler", [*celery, "app.queue", "beat", schedule, "--pidfile="]))
