@@ -83,8 +83,11 @@ class ElasticOutcome:
         plain = outcomes_of_both(*pair, batch) if pair else outcomes_of(last.st, last.pool, batch)
         prefill_worker = plain.prefill_worker
         if pair:
-            ends = pair[0].st["stamps"][:, state.END]
-            prefill_worker = self.rosters["prefill"].engine_of(prefill_worker, ends)
+            num_dp, ends = pair[0].pool.attention_dp, pair[0].st["stamps"][:, state.END]
+            engine = self.rosters["prefill"].engine_of(prefill_worker // num_dp, ends)
+            prefill_worker = np.where(prefill_worker >= 0, engine * num_dp + prefill_worker % num_dp, -1).astype(
+                np.int32
+            )
         return replace(
             plain,
             worker=self.rosters["decode" if pair else "agg"].engine_of(plain.worker, plain.end_ms),

@@ -108,10 +108,11 @@ def test_elastic_random_case_conserves_requests_tokens_and_engine_time(mode: Mod
         except StuckError:
             continue
         outcomes = ours.outcomes(batch)
+        prefill_engine = outcomes.prefill_worker // (fleet.prefill.attention_dp if fleet.prefill else 1)
         seen = [observation.traffic for observation in scaler.seen]
         assert sum(traffic.num_requests for traffic in seen) <= batch.num_requests
         for life in ours.lives:
-            workers = outcomes.prefill_worker if life.role == "prefill" else outcomes.worker
+            workers = prefill_engine if life.role == "prefill" else outcomes.worker
             mine = workers == life.engine
             assert (outcomes.arrival_ms[mine] <= (life.drained_ms or np.inf)).all() or life.role == "decode"
             if life.removed_ms is not None and life.role != "prefill":
