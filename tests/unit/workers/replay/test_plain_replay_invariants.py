@@ -43,7 +43,10 @@ def test_completed_requests_of_any_replay_have_all_their_tokens(backend: Backend
     fleet, batch, seen = run
     done = seen.status == COMPLETED
 
-    assert not (seen.status == UNFINISHED).any()
+    # Later turns of a session never arrive when no decode engine can ever hold an earlier one.
+    unfinished = seen.status == UNFINISHED
+    assert np.isnan(seen.arrival_ms[unfinished]).all()
+    assert mode == "disaggregated" or not unfinished.any()
     assert (seen.generated_tokens[~done] == 0).all()
     assert (seen.generated_tokens <= batch.output_tokens).all()
     pool = fleet.agg or fleet.prefill
