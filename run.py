@@ -53,7 +53,7 @@ def demo(_arguments: argparse.Namespace) -> int:
     begun = time.monotonic()
     install(RUNTIME_LOCK)
     with run_folder() as folder, services(folder) as stack:
-        url = start_application(stack)
+        url = start_application(stack, with_scheduler=False)
         code = show_demo(url, stack, begun)
     print("everything stopped")
     return code
