@@ -1,6 +1,7 @@
 """What replays are timed on, as configurations in the peer's own format; one of several configurations is one call."""
 
 import copy
+import itertools
 import json
 import random
 from collections.abc import Iterable
@@ -11,15 +12,20 @@ from typing import Any
 from tests.golden import files
 
 Config = dict[str, Any]
+_BLOCK_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Configurations replayed in one call. goal: ratio to the peer, None where the peer cannot run it."""
+    """Configurations replayed in one call.
+
+    goal: ratio to the peer, None where it cannot run them: its router comes with another execution stack.
+    """
 
     name: str
     configs: list[Config]
     goal: float | None
+    stack: str = "engine"
 
 
 def loads(folder: Path) -> list[Load]:
@@ -36,7 +42,7 @@ def loads(folder: Path) -> list[Load]:
         Load("conversation trace, 3 replicas", [on_trace(conversation, 3)], 350),
         Load("conversation trace twice as dense, 16 replicas", [on_trace(doubled, 16)], 1200),
         Load("reference disaggregated trial", [_disaggregated()], 1000),
-        Load("conversation trace, KV router, 8 replicas", [on_trace(conversation, 8) | _KV_ROUTER], None),
+        Load("conversation trace, KV router, 8 replicas", [on_trace(conversation, 8) | _KV_ROUTER], None, "dynamo"),
     ]
 
 
@@ -51,15 +57,19 @@ def of_size(requests: int) -> Load:
 
 
 def poisson_rows(num: int, rate: float, seed: int) -> Iterable[str]:
-    """Rows of a trace: Poisson arrivals, `rate` per second, log-normal lengths of 1,000 and 200 tokens in the median."""
+    """Rows of a trace: Poisson arrivals, `rate` per second, log-normal lengths of 1,000 and 200 tokens in the median.
+
+    No two share a block.
+    """
     draw = random.Random(seed)
-    now_ms = 0.0
+    now_ms, blocks = 0.0, itertools.count()
     for _ in range(num):
         now_ms += draw.expovariate(rate) * 1000.0
         isl, osl = (
             max(1, min(most, int(draw.lognormvariate(mean, 0.8)))) for mean, most in ((6.9, 16_000), (5.3, 2_000))
         )
-        yield json.dumps({"timestamp": round(now_ms, 3), "input_length": isl, "output_length": osl})
+        ids = list(itertools.islice(blocks, -(-isl // _BLOCK_TOKENS)))
+        yield json.dumps({"timestamp": int(now_ms), "input_length": isl, "output_length": osl, "hash_ids": ids})
 
 
 def on_trace(path: Path, replicas: int) -> Config:

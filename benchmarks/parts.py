@@ -79,7 +79,7 @@ def _upload(result: Result) -> Iterator[Goal]:
 
 
 PARTS = [
-    Part("replay", "-m benchmarks.replay --peer {peer} --out {out}", _replay, 1500.0),
+    Part("replay", "-m benchmarks.replay --peer {peer} --runs 1 --out {out}", _replay, 1500.0),
     Part("search", "-m benchmarks.search --out {out}", _search),
     Part(
         "recommend",

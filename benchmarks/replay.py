@@ -50,7 +50,7 @@ def main() -> int:
 
 def _measure(load: Load, peer: Path | None, runs: int) -> dict[str, Any]:
     """One load: ours and the peer's in turn, `runs` times."""
-    cases = [read_case({"id": load.name, "config": config}, Path("/")) for config in load.configs]
+    cases = [read_case({"id": load.name, "config": config, "stack": load.stack}, Path("/")) for config in load.configs]
     jobs = [(case.fleet, case.batch) for case in cases]
     first_ms = _wall_ms(lambda: replay_many(jobs))
     peer_ms: list[float] = []
