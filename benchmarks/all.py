@@ -61,9 +61,15 @@ def _run_in(part: Part, places: dict[str, str]) -> bool:
         print(f"   not done within {part.within_s:.0f} s")
         return False
     if prints and done.returncode == 0:
-        Path(places["out"]).write_text(done.stdout)
+        Path(places["out"]).write_text(_document(done.stdout))
     print(f"   exit code {done.returncode} after {time.monotonic() - started:.0f} s", flush=True)
     return done.returncode == 0
+
+
+def _document(printed: str) -> str:
+    """The JSON document behind whatever was logged before it."""
+    lines = printed.splitlines(keepends=True)
+    return "".join(lines[next(at for at, line in enumerate(lines) if line.startswith("{")) :])
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.scratch import scratch_database
+
 _BATCH_ROWS = 10_000
 _SEED = 6
 _KIB = 1024
@@ -122,7 +124,10 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=2_000_000)
-    print(json.dumps(measure(parser.parse_args().rows)))
+    arguments = parser.parse_args()
+    with scratch_database() as url:
+        os.environ["DATABASE_URL"] = url
+        print(json.dumps(measure(arguments.rows)))
 
 
 if __name__ == "__main__":
