@@ -74,7 +74,7 @@ def test_browser(arguments: argparse.Namespace) -> int:
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Measure everything that docs/performance.md says, beside the peer; about half an hour."""
+    """Measure everything that docs/performance.md says, beside the peer."""
     install(DEV_LOCK)
     with run_folder() as folder, services(folder) as stack:
         words = ["-m", "benchmarks.all", *arguments.options]
