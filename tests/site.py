@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,14 +81,13 @@ class Site:
 
     def kill_pool_process(self) -> None:
         """kill -9 of one process that evaluates."""
-        children = _children(self.worker.pid)
-        if children:
-            os.kill(children[0], signal.SIGKILL)
+        for pid in _children(self.worker.pid)[:1]:
+            _kill(pid)
 
     def kill_worker(self) -> None:
         """kill -9 of the whole worker, as when its machine goes away."""
         for pid in [self.worker.pid, *_children(self.worker.pid)]:
-            os.kill(pid, signal.SIGKILL)
+            _kill(pid)
         self.worker.wait()
 
     def kill_api(self) -> None:
@@ -172,6 +171,12 @@ def _children(pid: int) -> list[int]:
         return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
     except OSError:
         return []
+
+
+def _kill(pid: int) -> None:
+    # A pool replaces its processes whenever it likes: one may be gone since it was listed.
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
