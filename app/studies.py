@@ -247,8 +247,21 @@ def count_by_status(db: Session) -> dict[str, int]:
     return dict(db.execute(query).all())
 
 
-def count_trials_by_status(db: Session) -> dict[str, int]:
-    """Trials of all studies by outcome, from the studies' counters."""
+class Totals(NamedTuple):
+    """Sums over all stored studies. trials: by outcome, `trials` being all. replay_s: what their evaluation took.
+
+    versions: visible changes.
+    """
+
+    trials: dict[str, int]
+    replay_s: float
+    versions: int
+
+
+def totals(db: Session) -> Totals:
+    """Sums of the studies' counters; the trials themselves are not read."""
     names = ("trials", "feasible", "infeasible", "unsupported", "failed", "timed_out", "cancelled", "cached", "late")
-    sums = [func.coalesce(func.sum(getattr(StudyRow, f"num_{name}")), 0) for name in names]
-    return dict(zip(names, map(int, db.execute(select(*sums)).one()), strict=True))
+    columns = [StudyRow.replay_s, StudyRow.version, *(getattr(StudyRow, f"num_{name}") for name in names)]
+    sums = select(*(func.coalesce(func.sum(column), 0) for column in columns))
+    replay_s, versions, *trials = db.execute(sums).one()
+    return Totals(dict(zip(names, map(int, trials), strict=True)), float(replay_s), int(versions))

@@ -169,7 +169,7 @@ def _tally(statuses: Iterable[str]) -> dict[str, int]:
     return counts
 
 
-def _raised(counts: Mapping[str, int]) -> dict[str, Any]:
+def _raised(counts: Mapping[str, float]) -> dict[str, Any]:
     return {name: getattr(StudyRow, name) + by for name, by in counts.items() if by}
 
 
@@ -236,7 +236,8 @@ def end_trials(db: Session, study_id: UUID, endings: Sequence[Ending]) -> set[in
     num_late = len(endings) - len(accepted)
     if num_late:
         log.warning("late_verdicts_dropped", study_id=str(study_id), count=num_late)
-    touch_study(db, study_id, **_raised({"num_late": num_late, **_tally(accepted.values())}))
+    replay_s = sum(each.wall_s for each in endings if each.number in accepted)
+    touch_study(db, study_id, **_raised({"num_late": num_late, "replay_s": replay_s, **_tally(accepted.values())}))
     return set(accepted)
 
 

@@ -26,7 +26,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from app.schemas.status import STUDY_TERMINAL, TRIAL_TERMINAL, StudyStatus, TrialStatus
 
-SCHEMA_REVISION = "0005"
+SCHEMA_REVISION = "0006"
 """The newest migration; /readyz compares it with the database's."""
 
 _NAMES = {
@@ -108,8 +108,8 @@ class StudyRow(Base):
     """One search. `version` rises with every visible change; the counters equal the trial rows at every commit.
 
     round: rounds asked for so far. woken_at: when a message was last sent for it. ranked_at: when places were last
-    written. num_late: verdicts that came after their lease was lost, and were dropped. key_id: the API key that
-    submitted it, NULL for an anonymous caller. expected_trials: what the plan
+    written. num_late: verdicts that came after their lease was lost, and were dropped. replay_s: sum of the trials'
+    `wall_s`. key_id: the API key that submitted it, NULL for an anonymous caller. expected_trials: what the plan
     expects, kept apart because plans are large. sla: who met the bounds of the goal, NULL without bounds.
     """
 
@@ -157,6 +157,7 @@ class StudyRow(Base):
     num_cancelled: Mapped[int] = mapped_column(server_default="0")
     num_cached: Mapped[int] = mapped_column(server_default="0")
     num_late: Mapped[int] = mapped_column(server_default="0")
+    replay_s: Mapped[float] = mapped_column(server_default="0")
     created_at: Mapped[datetime] = mapped_column(server_default=_NOW)
     updated_at: Mapped[datetime] = mapped_column(server_default=_NOW)
     started_at: Mapped[datetime | None]

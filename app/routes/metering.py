@@ -6,8 +6,10 @@ from typing import Any
 from prometheus_client import Gauge, Histogram
 from sqlalchemy.orm import Session
 
+from app.catalog.snapshot import PACKAGE
+from app.config import SERVICE_VERSION
 from app.queue import STUDY_QUEUE, TRIAL_QUEUE, num_waiting
-from app.studies import count_by_status, count_trials_by_status
+from app.studies import count_by_status, totals
 
 LATENCY = Histogram(
     "spica_request_seconds",
@@ -20,13 +22,22 @@ TRIALS = Gauge("spica_trials", "Trials of all stored studies by outcome", ["outc
 QUEUED = Gauge("spica_queue_messages", "Messages that wait with the broker; -1 while it is away", ["queue"])
 
 
+REPLAY_SECONDS = Gauge("spica_replay_seconds", "Computing time that the trials of all stored studies took")
+STUDY_VERSIONS = Gauge("spica_study_versions", "Sum of the versions of all stored studies: visible changes so far")
+BUILD = Gauge("spica_build_info", "Always 1; what answers, by label", ["version", "perf_data"])
+BUILD.labels(SERVICE_VERSION, " ".join(PACKAGE)).set(1)
+
+
 def gauges(db: Session) -> None:
     """Bring the gauges up to date."""
     STUDIES.clear()
     for status, num in count_by_status(db).items():
         STUDIES.labels(status).set(num)
-    for outcome, num in count_trials_by_status(db).items():
+    sums = totals(db)
+    for outcome, num in sums.trials.items():
         TRIALS.labels(outcome).set(num)
+    REPLAY_SECONDS.set(sums.replay_s)
+    STUDY_VERSIONS.set(sums.versions)
     for queue in (STUDY_QUEUE, TRIAL_QUEUE):
         waiting = num_waiting(queue)
         QUEUED.labels(queue).set(-1 if waiting is None else waiting)

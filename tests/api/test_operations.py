@@ -29,11 +29,43 @@ def test_not_ready_names_the_missing_part(client: httpx.Client, monkeypatch: pyt
 
 
 def test_metrics_count_studies_and_trials(client: httpx.Client, desk: Desk) -> None:
-    desk.run(submit(trials=10))
+    row = desk.run(submit(trials=10))
     lines = client.get("/metrics").text.splitlines()
     assert 'spica_studies{status="succeeded"} 1.0' in lines
     assert 'spica_trials{outcome="feasible"} 8.0' in lines
+    assert f"spica_study_versions {float(row.version)}" in lines
     assert any(line.startswith('spica_request_seconds_bucket{le="0.001",method="GET"') for line in lines)
+
+
+def _metric(client: httpx.Client, name: str) -> float:
+    found = [line for line in client.get("/metrics").text.splitlines() if line.startswith(f"{name} ")]
+    return float(found[0].split()[1])
+
+
+def test_replay_seconds_are_the_sum_of_the_trials_wall_time(client: httpx.Client, desk: Desk) -> None:
+    assert _metric(client, "spica_replay_seconds") == 0
+    rows = [desk.run(submit(trials=5)), desk.run(submit(trials=3))]
+    trials = [trial for row in rows for trial in client.get(f"/studies/{row.id}/trials").json()["items"]]
+    taken_s = [trial["wall_s"] for trial in trials]
+    assert any(taken_s)
+    assert _metric(client, "spica_replay_seconds") == pytest.approx(sum(taken_s))
+
+
+def test_polls_that_found_nothing_new_are_counted_by_route(client: httpx.Client, desk: Desk) -> None:
+    path = f"/studies/{desk.run(submit(trials=3)).id}/candidates"
+    tag = client.get(path).headers["etag"]
+    for _ in range(3):
+        assert client.get(path, headers={"if-none-match": tag}).status_code == 304
+    counted = 'spica_request_seconds_count{method="GET",route="/studies/{study_id}/candidates",status="304"}'
+    assert _metric(client, counted) == 3
+
+
+def test_build_info_names_service_and_data(client: httpx.Client) -> None:
+    from app.catalog.snapshot import PACKAGE
+    from app.config import SERVICE_VERSION
+
+    labels = f'{{perf_data="{" ".join(PACKAGE)}",version="{SERVICE_VERSION}"}}'
+    assert f"spica_build_info{labels} 1.0" in client.get("/metrics").text
 
 
 def test_catalog_follows_its_model_and_is_cached(client: httpx.Client) -> None:

@@ -46,6 +46,18 @@ def test_down_and_up_again_on_a_filled_database(desk: Desk, database: str) -> No
     engine.dispose()
 
 
+def test_replay_seconds_of_earlier_studies_are_counted_when_migrating(desk: Desk, database: str) -> None:
+    desk.run(submit(trials=5))
+    engine = create_engine(database.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.connect() as connection:
+        before = connection.scalar(text("SELECT sum(replay_s) FROM studies"))
+    migrate(database, "0005", down=True)
+    migrate(database)
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT sum(replay_s) FROM studies")) == pytest.approx(before)
+    engine.dispose()
+
+
 def test_migrations_import_neither_package() -> None:
     for migration in Path(REPOSITORY, "migrations", "versions").glob("*.py"):
         source = migration.read_text()
