@@ -1,13 +1,15 @@
-"""The figures of docs/performance.md in one run: `python3 run.py bench [--only PART] [--peer PATH]`.
+"""The figures of docs/performance.md in one run: `python3 run.py bench [--only PART] [--peer PATH] [--minutes 40]`.
 
 Runs each part as a process of its own, keeps its result in `benchmarks/results/PART.json`, writes the tables of
-docs/performance.md from these files and ends with a table of goal and measured. Exits 1 when a part failed; a goal that is
-missed is shown, not hidden.
+docs/performance.md from these files and ends with a table of goal, measured and ratio. A part ends at its own limit or when the
+minutes are used up, whichever is first. Exits 1 when a part left no result; a goal that is missed is shown, not hidden.
 """
 
 import argparse
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -18,6 +20,9 @@ from benchmarks.service import running_service
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
 PAGE = REPOSITORY / "docs" / "performance.md"
+_INTERRUPTED_S = 30.0
+_CLOSING_S = 60.0
+"""Kept for stopping processes and writing the tables."""
 
 
 def main() -> int:
@@ -26,44 +31,67 @@ def main() -> int:
     parser.add_argument("--only", default="", help="parts whose name contains this text")
     parser.add_argument("--peer", type=Path, help="the peer's command; installed into .cache/peer without it")
     parser.add_argument("--tables", action="store_true", help="run nothing, write the tables from the kept results")
+    parser.add_argument("--minutes", type=float, default=40.0, help="the whole run ends within this time")
     options = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)
+    until = time.monotonic() + 60.0 * options.minutes - _CLOSING_S
     chosen = [] if options.tables else [part for part in PARTS if options.only in part.name]
-    failed = [part.name for part in chosen if not _run(part, options.peer)]
+    without = [part.name for part in chosen if not _run(part, options.peer, until)]
     write_tables(RESULTS, PAGE)
     print_goals(RESULTS)
-    if failed:
-        print(f"failed: {', '.join(failed)}")
-    return 1 if failed else 0
+    if without:
+        print(f"without a new result: {', '.join(without)}")
+    return 1 if without else 0
 
 
-def _run(part: Part, peer: Path | None) -> bool:
-    """Run a part; whether it left a result."""
-    places = {"out": str(RESULTS / f"{part.name}.json")}
-    if part.needs("peer"):
-        places["peer"] = str(peer or installed())
-    if not part.needs("url"):
-        return _run_in(part, places)
-    with running_service() as service:
-        return _run_in(part, places | {"url": service.url})
+def _run(part: Part, peer: Path | None, until: float) -> bool:
+    """Run a part in the time that is left; whether there is a new result."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "result.json"
+        places = {"out": str(out)}
+        if part.needs("peer"):
+            places["peer"] = str(peer or installed())
+        if part.needs("url"):
+            with running_service() as service:
+                _run_in(part, places | {"url": service.url}, until)
+        else:
+            _run_in(part, places, until)
+        if not out.exists():
+            return False
+        (RESULTS / f"{part.name}.json").write_bytes(out.read_bytes())
+        return True
 
 
-def _run_in(part: Part, places: dict[str, str]) -> bool:
+def _run_in(part: Part, places: dict[str, str], until: float) -> None:
+    """The part's process. Its exit code tells of goals, its result of success."""
     words, prints = part.words(**places), not part.needs("out")
+    within_s = min(part.within_s, until - time.monotonic())
+    if within_s <= 0.0:
+        print(f"== {part.name}: no time left")
+        return
     print(f"== {part.name}: python {' '.join(words)}", flush=True)
     started = time.monotonic()
+    with subprocess.Popen(
+        [sys.executable, *words], cwd=REPOSITORY, text=True, stdout=subprocess.PIPE if prints else None
+    ) as child:
+        printed = _printed(child, within_s)
+    if prints and child.returncode == 0:
+        Path(places["out"]).write_text(_document(printed))
+    print(f"   exit code {child.returncode} after {time.monotonic() - started:.0f} s", flush=True)
+
+
+def _printed(child: "subprocess.Popen[str]", within_s: float) -> str:
+    """What a process printed to its pipe. One that is not done in time is interrupted, so that it ends its own children."""
     try:
-        done = subprocess.run(
-            [sys.executable, *words], cwd=REPOSITORY, timeout=part.within_s, text=True,
-            stdout=subprocess.PIPE if prints else None, check=False,
-        )  # fmt: skip
+        return child.communicate(timeout=within_s)[0] or ""
     except subprocess.TimeoutExpired:
-        print(f"   not done within {part.within_s:.0f} s")
-        return False
-    if prints and done.returncode == 0:
-        Path(places["out"]).write_text(_document(done.stdout))
-    print(f"   exit code {done.returncode} after {time.monotonic() - started:.0f} s", flush=True)
-    return done.returncode == 0
+        print(f"   not done within {within_s:.0f} s", flush=True)
+    child.send_signal(signal.SIGINT)
+    try:
+        return child.communicate(timeout=_INTERRUPTED_S)[0] or ""
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return child.communicate()[0] or ""
 
 
 def _document(printed: str) -> str:

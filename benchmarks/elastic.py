@@ -1,11 +1,10 @@
-"""Speed of replays with a planner in the loop: `python -m benchmarks.elastic [--trace FILE] [--runs N]`.
+"""Speed of replays with a planner in the loop: `python -m benchmarks.elastic [--trace FILE] [--runs N] [--out FILE]`.
 
 The conversation trace on the engines of the reference trial, one at first, at most 32 GPUs, load scaling every 5 s, for two
-targets; beside it a static replay on the mean number of engines. CPU milliseconds, median of the runs, best in brackets.
+targets; beside it a static replay on the mean number of engines. CPU milliseconds, every metric included: median of the runs.
 """
 
 import argparse
-import gzip
 import json
 import statistics
 import sys
@@ -13,8 +12,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from benchmarks.loads import on_trace
+from benchmarks.scratch import circumstances
 from tests.golden import files
 from workers.cases import ReferenceCase, read_case
 from workers.planner.settings import PlannerSettings, Target
@@ -31,23 +34,44 @@ def main() -> int:
     """Measure and print one line per target."""
     arguments = _arguments()
     ready = _case(arguments.trace)
-    for target in TARGETS:
-        settings = PlannerSettings(optimization_target=target, max_gpu_budget=32)
-        outcome = _elastic(ready, settings)
-        elastic_ms = _cpu_ms(lambda settings=settings: _elastic(ready, settings), arguments.runs)  # type: ignore[misc]
-        pool = ready.fleet.agg
-        assert pool is not None
-        engines = max(1, round(outcome.worker_s("agg") * 1000.0 / outcome.end_ms))
-        static = Fleet(agg=replace(pool, replicas=engines))
-        static_ms = _cpu_ms(lambda static=static: replay_many([(static, ready.batch)]), arguments.runs)  # type: ignore[misc]
-        middle, requests = statistics.median(elastic_ms), ready.batch.num_requests
-        print(
-            f"{target:11} {middle:8.1f} ms ({min(elastic_ms):.1f}), {middle * 1e3 / requests:6.2f} us per request, "
-            f"{outcome.num_ticks} ticks, {len(outcome.events)} changes, {sum(outcome.gpu_seconds().values()):.0f} GPU-s; "
-            f"static on {engines}: {statistics.median(static_ms):8.1f} ms ({min(static_ms):.1f})",
-            flush=True,
-        )
+    rows = [_measured(ready, target, arguments.runs) for target in TARGETS]
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps({"circumstances": circumstances(), "rows": rows}, indent=1) + "\n")
     return 0
+
+
+def _measured(ready: ReferenceCase, target: Target, runs: int) -> dict[str, Any]:
+    """One target: the elastic replay and its static twin."""
+    settings = PlannerSettings(optimization_target=target, max_gpu_budget=32)
+    outcome = _elastic(ready, settings)
+    elastic_ms = _cpu_ms(partial(_elastic, ready, settings), runs)
+    pool = ready.fleet.agg
+    assert pool is not None
+    engines = max(1, round(outcome.worker_s("agg") * 1000.0 / outcome.end_ms))
+    static = Fleet(agg=replace(pool, replicas=engines))
+    replay_many([(static, ready.batch)])
+    static_ms = _cpu_ms(partial(replay_many, [(static, ready.batch)]), runs)
+    row = {
+        "target": target,
+        "requests": ready.batch.num_requests,
+        "ticks": outcome.num_ticks,
+        "changes": len(outcome.events),
+        "gpu_seconds": sum(outcome.gpu_seconds().values()),
+        "elastic_ms": statistics.median(elastic_ms),
+        "elastic_best_ms": min(elastic_ms),
+        "static_engines": engines,
+        "static_ms": statistics.median(static_ms),
+    }
+    print(_line(row), flush=True)
+    return row
+
+
+def _line(row: dict[str, Any]) -> str:
+    return (
+        f"{row['target']:11} {row['elastic_ms']:8.1f} ms ({row['elastic_best_ms']:.1f}), "
+        f"{row['elastic_ms'] * 1e3 / row['requests']:6.2f} us per request, {row['ticks']} ticks, {row['changes']} changes, "
+        f"{row['gpu_seconds']:.0f} GPU-s; static on {row['static_engines']}: {row['static_ms']:8.1f} ms"
+    )
 
 
 def _elastic(ready: ReferenceCase, settings: PlannerSettings) -> ElasticOutcome:
@@ -58,18 +82,11 @@ def _elastic(ready: ReferenceCase, settings: PlannerSettings) -> ElasticOutcome:
 
 def _case(trace: Path | None) -> ReferenceCase:
     """The trace on one engine of the reference trial."""
-    config = json.loads(json.dumps(files.cases("reference-trial")[0]["config"]))
     with tempfile.TemporaryDirectory() as folder:
         path = trace or Path(folder) / "trace.jsonl"
         if trace is None:
-            packed = files.TRACES / "mooncake_conversation.jsonl.gz"
-            path.write_bytes(gzip.decompress(packed.read_bytes()))
-        config["traffic"] = {
-            "source": {"type": "trace", "paths": [str(path.resolve())], "format": "mooncake"},
-            "load": {"type": "trace_timestamps"},
-        }
-        config["engine"]["workers"]["aggregated"]["parallelism"]["replicas"] = 1
-        return read_case({"id": "trace", "config": config}, Path("/"))
+            path.write_bytes(files.trace("mooncake_conversation.jsonl"))
+        return read_case({"id": "trace", "config": on_trace(path, 1)}, Path("/"))
 
 
 def _cpu_ms(call: Callable[[], object], runs: int) -> list[float]:
@@ -85,6 +102,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.elastic", description=__doc__.splitlines()[0])
     parser.add_argument("--trace", type=Path, help="another Mooncake trace")
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--out", type=Path)
     return parser.parse_args()
 
 

@@ -12,12 +12,14 @@ _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def print_goals(results: Path) -> None:
-    """Goal, measured and whether it is met, of every part that has a result."""
+    """Goal, measured, and their ratio (1 and more is met), of every part that has a result."""
+    print(f"\n{'what':70} {'goal':>17} {'measured':>16} {'ratio':>8}")
     for part, result in _kept(results):
         for goal in part.goals(result):
             sign = ">=" if goal.at_least else "<="
             met = "met" if goal.is_met else "MISSED"
-            print(f"{goal.what:70} {sign} {goal.goal:8,.5g} {goal.unit:5} {goal.measured:10,.4g} {goal.unit:5} {met}")
+            figures = f"{sign} {goal.goal:8,.5g} {goal.unit:5} {goal.measured:10,.4g} {goal.unit:5} {goal.ratio:8.3g}"
+            print(f"{goal.what:70} {figures}  {met}")
 
 
 def write_tables(results: Path, page: Path) -> None:
@@ -29,6 +31,10 @@ def write_tables(results: Path, page: Path) -> None:
     kept = {part.name: result for part, result in _kept(results)}
     if "replay" in kept:
         tables |= {"loads": _load_table(kept["replay"]), "sizes": _size_table(kept["replay"])}
+    if "elastic" in kept:
+        tables["elastic"] = _elastic_table(kept["elastic"])
+    if "planner" in kept:
+        tables["planner"] = _planner_table(kept["planner"])
 
     def filled(found: re.Match[str]) -> str:
         table = tables.get(found[2])
@@ -46,7 +52,7 @@ def _kept(results: Path) -> Iterator[tuple[Part, Any]]:
 
 def _goal_table(part: Part, result: Any) -> str:
     rows = [("what", "goal", "measured", ""), *(_goal_row(goal) for goal in part.goals(result))]
-    return _command(part) + _markdown(rows)
+    return _command(part.name) + _markdown(rows)
 
 
 def _goal_row(goal: Goal) -> tuple[str, ...]:
@@ -57,7 +63,7 @@ def _goal_row(goal: Goal) -> tuple[str, ...]:
 
 def _load_table(result: Any) -> str:
     head = ("load", "requests", "ours, ms", "µs a request", "peer, ms", "ratio", "goal")
-    return _command(PARTS[0]) + _markdown([head, *(_load_row(row) for row in result["rows"])])
+    return _command("replay") + _markdown([head, *(_load_row(row) for row in result["rows"])])
 
 
 def _load_row(row: dict[str, Any]) -> tuple[str, ...]:
@@ -76,11 +82,47 @@ def _size_table(result: Any) -> str:
         (f"{r['requests']:,}", f"{r['ours_ms']:,.3f}", f"{1000 * r['ours_ms'] / r['requests']:.3f}")
         for r in result["sizes"]
     )
-    return _command(PARTS[0]) + _markdown([head, *rows])
+    return _command("replay") + _markdown([head, *rows])
 
 
-def _command(part: Part) -> str:
-    return f"`python3 run.py bench --only {part.name}`\n\n"
+def _elastic_table(result: Any) -> str:
+    head = ("planner's target", "requests", "ticks", "changes", "CPU ms", "µs a request", "static twin, CPU ms")
+    rows = (
+        (
+            r["target"],
+            f"{r['requests']:,}",
+            f"{r['ticks']}",
+            f"{r['changes']}",
+            f"{r['elastic_ms']:,.1f}",
+            f"{1000 * r['elastic_ms'] / r['requests']:.2f}",
+            f"{r['static_ms']:,.1f} on {r['static_engines']} engines",
+        )
+        for r in result["rows"]
+    )
+    return _command("elastic") + _markdown([head, *rows])
+
+
+def _planner_table(result: Any) -> str:
+    head = ("policy", "candidates", "best", "what it is", "GPUs on average", "changes", "good requests", "µs a request")
+    rows = (
+        (
+            row["policy"],
+            f"{row['candidates']}",
+            f"{best['score']:.1f}",
+            f"tp {best['tp']} x {best['engines_at_first']}",
+            f"{best['gpus_on_average']:.2f}",
+            f"{best['changes']}",
+            f"{best['good_share']:.1%}",
+            f"{row['us_a_request']:.1f}",
+        )
+        for row in result["policies"]
+        for best in row["best_of_width"][:1]
+    )
+    return _command("planner") + _markdown([head, *rows])
+
+
+def _command(name: str) -> str:
+    return f"`python3 run.py bench --only {name}`\n\n"
 
 
 def _markdown(rows: list[tuple[str, ...]]) -> str:

@@ -1,5 +1,6 @@
 """The parts of `run.py bench`: how each is run, and what its result says about the goals."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,13 @@ class Goal:
     measured: float
     unit: str
     at_least: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """How well the goal is reached: 1 and more is met."""
+        if self.at_least:
+            return self.measured / self.goal
+        return self.goal / self.measured if self.measured > 0 else math.inf
 
     @property
     def is_met(self) -> bool:
@@ -57,10 +65,10 @@ def _search(result: Result) -> Iterator[Goal]:
 
 def _recommend(result: Result) -> Iterator[Goal]:
     for row in result["searches"]:
-        yield Goal(f"{row['search']}: whole search beside the peer's", 100.0, row["speedup"], "x", at_least=True)
-        yield Goal(
-            f"{row['search']}: best beside the peer's best", 1.0, row["ours"] / row["theirs"], "x", at_least=True
-        )
+        name = row["search"]
+        yield Goal(f"{name}: whole search beside the peer's", 100.0, row["speedup"], "x", at_least=True)
+        if row["ours"] is not None:
+            yield Goal(f"{name}: best beside the peer's best", 1.0, row["ours"] / row["theirs"], "x", at_least=True)
 
 
 def _cold(result: Result) -> Iterator[Goal]:
@@ -78,15 +86,31 @@ def _upload(result: Result) -> Iterator[Goal]:
     yield Goal(f"API memory, upload of {result['rows']:,} rows", 250.0, result["rss_peak_mb"], "MB")
 
 
+def _api(result: Result) -> Iterator[Goal]:
+    stored, running = result["stored"], result["running"]
+    yield Goal("full page of candidates, 99th percentile", 25.0, stored["full_page"]["200"]["p99_ms"], "ms")
+    yield Goal("unchanged page (304), 99th percentile", 8.0, stored["unchanged"]["304"]["p99_ms"], "ms")
+    yield Goal("study watched by everybody, slowed by", 15.0, 100.0 * running["slowed_by"], "%")
+
+
+def _no_goals(_result: Result) -> Iterator[Goal]:
+    return iter(())
+
+
 PARTS = [
-    Part("replay", "-m benchmarks.replay --peer {peer} --runs 1 --out {out}", _replay, 1500.0),
-    Part("search", "-m benchmarks.search --out {out}", _search),
+    Part("cold", "-m benchmarks.cold", _cold, 180.0),
+    Part("persist", "-m benchmarks.persist --trials 10000", _persist, 90.0),
+    Part("api", "-m benchmarks.api --seconds 5 --pairs 1 --trials 500", _api, 180.0),
+    Part("trace_upload", "-m benchmarks.trace_upload --rows 500000", _upload, 90.0),
+    Part("search", "-m benchmarks.search --out {out}", _search, 240.0),
+    Part("elastic", "-m benchmarks.elastic --runs 3 --out {out}", _no_goals, 90.0),
+    Part("replay", "-m benchmarks.replay --peer {peer} --runs 1 --out {out}", _replay, 480.0),
     Part(
         "recommend",
-        "-m benchmarks.recommend tests/golden/recommend-public.json.gz {url} --peer {peer} --out {out}",
+        "-m benchmarks.recommend tests/golden/recommend-public.json.gz {url} --peer {peer} --repeats 1 --within 100 "
+        "--out {out}",
         _recommend,
+        360.0,
     ),
-    Part("cold", "-m benchmarks.cold", _cold),
-    Part("persist", "-m benchmarks.persist --trials 10000", _persist),
-    Part("trace_upload", "-m benchmarks.trace_upload --rows 500000", _upload),
+    Part("planner", "-m benchmarks.planner --out {out}", _no_goals, 420.0),
 ]

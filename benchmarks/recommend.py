@@ -10,6 +10,7 @@ beaten by a factor of 100.
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -162,14 +163,23 @@ def value_of(points: list[tuple[float, ...]]) -> float:
 
 
 def measure(
-    client: httpx.Client, search: Mapping[str, Any], peer: str | None, with_disagg: bool, repeats: int
+    client: httpx.Client,
+    search: Mapping[str, Any],
+    peer: str | None,
+    with_disagg: bool,
+    repeats: int,
+    within_s: float = math.inf,
 ) -> dict[str, Any]:
-    """One search: both values and wall seconds."""
+    """One search: both values and wall seconds. `ours` is None, and the seconds are a lower bound, where ours did not end."""
     config = config_of(search, with_disagg)
     document = config.model_dump(mode="json")
-    served(client, document)
-    ended = sorted((served(client, document) for _ in range(repeats)), key=lambda each: each[1])
+    warmed, seconds = served(client, document, within_s)
+    if warmed["status"] != "succeeded":
+        return _unfinished(search, warmed, seconds)
+    ended = sorted((served(client, document, within_s) for _ in range(repeats)), key=lambda each: each[1])
     study, seconds = ended[repeats // 2]
+    if study["status"] != "succeeded":
+        return _unfinished(search, study, seconds)
     ours = leaders(client, study)
     step = max(1, -(-(len(ours) - 1) // (_MEMBERS - 1)))
     picked = ours if len(ours) <= _MEMBERS else [*ours[:-1:step], ours[-1]]
@@ -193,6 +203,20 @@ def measure(
     }
 
 
+def _unfinished(search: Mapping[str, Any], study: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """A search of ours that was cancelled at its limit."""
+    return {
+        "search": search["id"],
+        "ours": None,
+        "status": study["status"],
+        "seconds": round(seconds, 3),
+        "peer_seconds": search["peer_process_s"],
+        "speedup": round(search["peer_process_s"] / seconds, 1),
+        "evaluated": study["progress"]["done"],
+        "at_least_as_good": False,
+    }
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; 0 when the peer found nothing better."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recommend", description=__doc__)
@@ -202,13 +226,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="searches whose id contains this text")
     parser.add_argument("--modes", choices=("agg", "both"), default="both")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--within", type=float, default=math.inf, help="seconds after which a study is cancelled")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
     results = []
     with httpx.Client(base_url=options.url, timeout=120) as client:
         for search in load_json(options.searches)["searches"]:
             if options.only in search["id"]:
-                results.append(measure(client, search, options.peer, options.modes == "both", options.repeats))
+                both = options.modes == "both"
+                results.append(measure(client, search, options.peer, both, options.repeats, options.within))
                 print({key: value for key, value in results[-1].items() if key != "points"}, flush=True)
     options.out.write_bytes(orjson.dumps({"machine": machine(), "searches": results}, option=orjson.OPT_INDENT_2))
     return int(not all(each["at_least_as_good"] and each["speedup"] >= _FACTOR for each in results))

@@ -6,6 +6,8 @@ Each study is submitted once to warm the service up (step times, compiled kernel
 """
 
 import argparse
+import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +21,8 @@ from benchmarks.search import DENSE, machine
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 _WAIT_S = 60
 
+EXAMPLES = Path(__file__).parent.parent / "openapi" / "examples"
+
 _BOTH_32 = {
     "model_name": DENSE,
     "hardware_sku": "h200_sxm",
@@ -31,19 +35,7 @@ _BOTH_32 = {
 _LOAD_32 = {"isl": 1024, "osl": 128, "concurrency": 256, "num_request_ratio": 10}
 
 STUDIES: dict[str, dict[str, Any]] = {
-    "agg-8-three-backends": {
-        "search_space": {
-            "model_name": DENSE,
-            "hardware_sku": "h200_sxm",
-            "gpu_budget": 8,
-            "deployment_mode": ["agg"],
-            "backend": ["vllm", "sglang", "trtllm"],
-            "router_mode": ["round_robin"],
-            "planner_scaling_policy": ["disabled"],
-        },
-        "workload": {"isl": 4000, "osl": 1000, "concurrency": 256, "num_request_ratio": 10},
-        "goal": {"target": "throughput_per_gpu"},
-    },
+    "agg-8-three-backends": json.loads((EXAMPLES / "three-backends.json").read_text()),
     "both-32-per-gpu": {"search_space": _BOTH_32, "workload": _LOAD_32, "goal": {"target": "throughput_per_gpu"}},
     "both-32-throughput": {"search_space": _BOTH_32, "workload": _LOAD_32, "goal": {"target": "throughput"}},
     "both-32-latency": {"search_space": _BOTH_32, "workload": _LOAD_32, "goal": {"target": "e2e_latency"}},
@@ -51,16 +43,20 @@ STUDIES: dict[str, dict[str, Any]] = {
 }
 
 
-def served(client: httpx.Client, config: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+def served(client: httpx.Client, config: Mapping[str, Any], within_s: float = math.inf) -> tuple[dict[str, Any], float]:
     """A study at its end, and the seconds from before its submission to the answer that shows the end.
 
-    Raises: httpx.HTTPStatusError for a refusal.
+    One that is not done within `within_s` is cancelled. Raises: httpx.HTTPStatusError for a refusal.
     """
     began = time.perf_counter()
-    answer = client.post("/studies", json=config, params={"wait": _WAIT_S}).raise_for_status()
+    answer = client.post("/studies", json=config, params={"wait": min(_WAIT_S, within_s)}).raise_for_status()
     study: dict[str, Any] = answer.json()
     while study["status"] not in ENDED:
-        study = client.get(f"/studies/{study['id']}", params={"wait": _WAIT_S}).raise_for_status().json()
+        left_s = within_s - (time.perf_counter() - began)
+        if left_s <= 0.0:
+            client.post(f"/studies/{study['id']}/cancel").raise_for_status()
+        wait_s = min(_WAIT_S, max(1.0, left_s))
+        study = client.get(f"/studies/{study['id']}", params={"wait": wait_s}).raise_for_status().json()
     return study, time.perf_counter() - began
 
 

@@ -82,6 +82,17 @@ def test_status_read_is_no_write() -> None:
     assert list(status_writes(ast.parse(code))) == []
 
 
+def test_benchmarks_import_reference_cases_and_stand_ins_but_no_tests() -> None:
+    found = {
+        f"{relative(path)}: {node.module}"
+        for path in (REPOSITORY / "benchmarks").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests.")
+    }
+    allowed = {"tests.golden", "tests.pure_fake", "tests.thin", "tests.site"}
+    assert {each for each in found if each.split(": ")[1] not in allowed} == set()
+
+
 def test_package_init_files_are_empty() -> None:
     assert [relative(path) for path in SOURCES if path.name == "__init__.py" and path.read_text().strip()] == []
 

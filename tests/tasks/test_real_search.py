@@ -1,8 +1,10 @@
 """Whole studies with the real search and the real replays: whoever does the work, the answer is the same."""
 
+import json
 import queue
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,16 +19,8 @@ from workers.stability import stability
 
 pytestmark = pytest.mark.services
 
-CONFIG = {
-    "search_space": {
-        "model_name": "Qwen/Qwen3-32B-FP8",
-        "hardware_sku": "h200_sxm",
-        "gpu_budget": 8,
-        "deployment_mode": ["agg"],
-        "backend": ["vllm", "sglang", "trtllm"],
-        "router_mode": ["round_robin"],
-        "planner_scaling_policy": ["disabled"],
-    },
+EXAMPLE = Path(__file__).parents[2] / "openapi" / "examples" / "three-backends.json"
+CONFIG = json.loads(EXAMPLE.read_text()) | {
     "workload": {"isl": 200, "osl": 8, "concurrency": 24, "num_request_ratio": 3},
     "goal": {"target": "pareto"},
 }
