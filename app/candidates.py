@@ -1,12 +1,12 @@
 """Verbs on candidates: pages, one, its report, and the comparison of two studies' winners."""
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 import zstandard
-from sqlalchemy import Row, Text, cast, select, true
+from sqlalchemy import Integer, Row, Select, Text, Uuid, bindparam, cast, select, true
 from sqlalchemy.orm import Session
 
 from app.db.engine import reading
@@ -70,26 +70,37 @@ def page_of_candidates(
     and rows fit together.
     Raises: NotFoundError if there is no such study, or `after` is not a candidate of it.
     """
-    query = select(*_PAGE).where(CandidateRow.study_id == study_id)
-    key = CandidateRow.number if view == "all" else CandidateRow.place
-    if view == "all":
-        query = query.order_by(CandidateRow.number)
-    else:
-        # A Pareto goal ranks the front only.
-        is_shown = CandidateRow.on_front if view == "front" or is_pareto else CandidateRow.place.is_not(None)
-        query = query.where(is_shown).order_by(CandidateRow.place)
     if after is not None:
-        last = select(key).where(CandidateRow.study_id == study_id, CandidateRow.id == after)
+        last = select(_order_of(view)).where(CandidateRow.study_id == study_id, CandidateRow.id == after)
         if db.scalar(last) is None:
             raise NotFoundError("The cursor is not of this list.")
-        query = query.where(key > last.scalar_subquery())
-    page = query.limit(limit).subquery("page")
-    order = page.c.number if view == "all" else page.c.place
-    joined = select(StudyRow.version, *page.c).outerjoin(page, true()).where(StudyRow.id == study_id).order_by(order)
-    found = db.execute(joined).all()
+    parameters = {"study_id": study_id, "limit": limit, "after": after}
+    # A page is made each time a study moves: building and inspecting the statement would cost twice its execution.
+    found = db.connection().execute(_page_statement(view, is_pareto, after is not None), parameters).all()
     if not found:
         raise NotFoundError("There is no such study.")
     return Page(found[0].version, [row for row in found if row.id is not None])
+
+
+def _order_of(view: View) -> Any:
+    return CandidateRow.number if view == "all" else CandidateRow.place
+
+
+@cache
+def _page_statement(view: View, is_pareto: bool, has_cursor: bool) -> Select[Any]:
+    """The study's version beside the page: `limit` candidates of a view, those behind `after` if there is a cursor."""
+    study_id, key = bindparam("study_id", type_=Uuid), _order_of(view)
+    query = select(*_PAGE).where(CandidateRow.study_id == study_id).order_by(key)
+    if view != "all":
+        # A Pareto goal ranks the front only.
+        query = query.where(CandidateRow.on_front if view == "front" or is_pareto else CandidateRow.place.is_not(None))
+    if has_cursor:
+        after = bindparam("after", type_=Uuid)
+        last = select(key).where(CandidateRow.study_id == study_id, CandidateRow.id == after)
+        query = query.where(key > last.scalar_subquery())
+    page = query.limit(bindparam("limit", type_=Integer)).subquery("page")
+    order = page.c.number if view == "all" else page.c.place
+    return select(StudyRow.version, *page.c).outerjoin(page, true()).where(StudyRow.id == study_id).order_by(order)
 
 
 def get_candidate(db: Session, study_id: UUID, candidate_id: UUID) -> CandidateRow:

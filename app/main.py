@@ -55,7 +55,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     yield
     await app.state.waker.stop()
     await run_in_threadpool(rescue.stop)
-    app.state.readings.close()
+    await app.state.readings.close()
 
 
 def _refuse_open_door() -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import psycopg
 
 from benchmarks.dashboards import Dashboard, figures, follow, poll_all
-from benchmarks.scratch import circumstances, cpu_s, fill, process, scratch_database, study_id
+from benchmarks.scratch import circumstances, core_time, fill, process, scratch_database, study_id
 
 _START_WITHIN_S = 180.0
 _ENDS_WITHIN_S = 600.0
@@ -107,10 +107,15 @@ async def _stored(arguments: argparse.Namespace, url: str, port: int, pid: int) 
         await dashboard.poll(conditional=False)
 
     async def round_(*, conditional: bool) -> dict[str, Any]:
-        ended, used_s = asyncio.Event(), cpu_s(pid)
+        ended, before = asyncio.Event(), core_time(pid)
         asyncio.get_running_loop().call_later(arguments.seconds, ended.set)
         polls = await poll_all(dashboards, arguments.every, ended, conditional=conditional)
-        return {**figures(polls), "cpu_ms_per_poll": 1000 * (cpu_s(pid) - used_s) / len(polls)}
+        after, ms_each = core_time(pid), 1000 / len(polls)
+        return {
+            **figures(polls),
+            "cpu_ms_per_poll": ms_each * (after.ran_s - before.ran_s),
+            "waited_for_a_core_ms_per_poll": ms_each * (after.waited_s - before.waited_s),
+        }
 
     unchanged = await round_(conditional=True)
     bumping = asyncio.create_task(_bump(url, study))

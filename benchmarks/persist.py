@@ -18,7 +18,7 @@ from multiprocessing.queues import JoinableQueue
 from typing import Any
 from uuid import UUID
 
-from benchmarks.scratch import circumstances, cpu_s, scratch_database
+from benchmarks.scratch import circumstances, core_time, scratch_database
 
 _METRICS = {f"p{number}_of_some_latency_ms": 1000.0 / (number + 1) for number in range(90)}
 _TIMELINE = {name: [float(n) / 7 for n in range(200)] for name in ("edge_ms", "in_flight", "queued", "kv_tokens")}
@@ -84,12 +84,12 @@ def _run(num_trials: int, num_processes: int) -> dict[str, Any]:
     messages.put(("spica.advance_study", [str(warm_up)]))
     messages.join()
     study_id = _submit(num_trials)
-    used_s = sum(cpu_s(each.pid or 0) for each in pool)
+    used_s = sum(core_time(each.pid or 0).ran_s for each in pool)
     started = time.perf_counter()
     messages.put(("spica.advance_study", [str(study_id)]))
     messages.join()
     wall_s = time.perf_counter() - started
-    used_s = sum(cpu_s(each.pid or 0) for each in pool) - used_s
+    used_s = sum(core_time(each.pid or 0).ran_s for each in pool) - used_s
     for each in pool:
         each.kill()
     return {"trials_per_s": num_trials / wall_s, "cpu_ms_per_trial": 1000 * used_s / num_trials, **_end(study_id)}

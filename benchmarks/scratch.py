@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import psycopg
@@ -96,10 +96,17 @@ def process(arguments: Sequence[str], environment: dict[str, str]) -> Iterator[s
             child.wait()
 
 
-def cpu_s(pid: int) -> float:
-    """CPU seconds that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+class CoreTime(NamedTuple):
+    """Seconds that the threads of a process ran, and waited for a core although they could have run."""
+
+    ran_s: float
+    waited_s: float
+
+
+def core_time(pid: int) -> CoreTime:
+    """Core time of a process so far; threads that have ended are not counted."""
+    texts = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return CoreTime(sum(int(text[0]) for text in texts) / 1e9, sum(int(text[1]) for text in texts) / 1e9)
 
 
 def circumstances() -> dict[str, Any]:

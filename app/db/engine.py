@@ -6,7 +6,7 @@ One synchronous psycopg engine per process, shared in kind by API and workers. A
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -85,37 +85,38 @@ def reading() -> Iterator[Session]:
 
 
 class KeptConnection:
-    """One connection for single reading statements of one thread at a time; made anew when it has broken.
+    """One connection of an event loop, for one reading statement at a time; made anew when it has broken.
 
-    Bare psycopg: for statements that run hundreds of times a second, pool and session cost ten times what they do.
+    Bare psycopg, and no thread: for statements that run hundreds of times a second, pool, session and the way to a
+    thread and back cost ten times what they do.
     """
 
     def __init__(self) -> None:
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: psycopg.AsyncConnection[Any] | None = None
 
-    def read(self, work: Callable[["psycopg.Connection[Any]"], T]) -> T:
+    async def read(self, work: Callable[["psycopg.AsyncConnection[Any]"], Awaitable[T]]) -> T:
         """What `work` reads; it is begun again once if the connection has gone stale. Raises: psycopg.Error."""
         was_used = self._connection is not None
         try:
-            return work(self._opened())
+            return await work(await self._opened())
         except psycopg.OperationalError:
-            self.close()
+            await self.close()
             if not was_used:
                 raise
-        return work(self._opened())
+        return await work(await self._opened())
 
-    def _opened(self) -> "psycopg.Connection[Any]":
+    async def _opened(self) -> "psycopg.AsyncConnection[Any]":
         if self._connection is None:
             url = make_url(settings().database_url).set(drivername="postgresql")
             text = url.render_as_string(hide_password=False)
-            self._connection = psycopg.connect(text, autocommit=True, **_CONNECT)
+            self._connection = await psycopg.AsyncConnection.connect(text, autocommit=True, **_CONNECT)
         return self._connection
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connection, if there is one; the next reading opens another."""
         if self._connection is not None:
             with contextlib.suppress(psycopg.Error):
-                self._connection.close()
+                await self._connection.close()
             self._connection = None
 
 

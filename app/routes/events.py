@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from functools import lru_cache
 from typing import Annotated, Any, cast
 from uuid import UUID
 
@@ -31,6 +32,8 @@ router = APIRouter(prefix="/studies/{study_id}", tags=["studies"])
 _KEEP_ALIVE_S = 15.0
 _PAUSE_S = 0.25
 _DATABASE_PAUSE_S = 1.0
+_SHARED = 256
+"""Snapshots that streams have parsed, and events written, in one process."""
 _SNAPSHOT = ("id", "version", "status", "progress", "best", "problem")
 
 
@@ -59,7 +62,7 @@ async def events(
     """Events `status`, `best` and `progress` until the study ends; a client that comes back gets what it missed."""
     look = _Look(request, study_id)
     first = await look()
-    if last_event_id is not None and first["status"] in STUDY_TERMINAL and first["version"] <= last_event_id:
+    if last_event_id is not None and _has_ended(first) and first.version <= last_event_id:
         return Response(status_code=204)
     if _Streams.num_open >= settings().max_event_streams:
         raise QuotaError("Too many event streams are open.", limit=settings().max_event_streams)
@@ -80,11 +83,10 @@ class _Look:
         self._polls = cast(Polls, request.app.state.polls)
         self._rendered = cast(RenderedPages, request.app.state.rendered)
 
-    async def __call__(self) -> dict[str, Any]:
+    async def __call__(self) -> Rendered:
         """Raises: NotFoundError, UnauthenticatedError (a key can be revoked meanwhile), psycopg.Error."""
         version = await self._polls.version(self._poll)
-        rendered = await self._rendered.get(self._name, version, self._made)
-        return cast(dict[str, Any], orjson.loads(rendered.body))
+        return await self._rendered.get(self._name, version, self._made)
 
     def _made(self) -> Rendered:
         with reading() as db:
@@ -93,26 +95,26 @@ class _Look:
         return Rendered(document["version"], json_bytes(shown), "application/json", {})
 
 
-async def _stream(look: _Look, waker: Waker, first: dict[str, Any], last_event_id: int | None) -> AsyncIterator[bytes]:
+async def _stream(look: _Look, waker: Waker, first: Rendered, last_event_id: int | None) -> AsyncIterator[bytes]:
     _Streams.num_open += 1
     try:
-        seen: dict[str, Any] = {}
+        seen: Rendered | None = None
         shown, said = first, time.monotonic()
-        if last_event_id is not None and first["version"] <= last_event_id:
+        if last_event_id is not None and first.version <= last_event_id:
             seen = first
         yield b"retry: 1000\n\n"
         while True:
-            if shown["version"] != seen.get("version"):
-                yield _events(shown, seen)
+            if seen is None or shown.version != seen.version:
+                yield _events(shown.body, seen.body if seen else b"{}")
                 seen, said = shown, time.monotonic()
-            if shown["status"] in STUDY_TERMINAL:
+            if _has_ended(shown):
                 return
             await asyncio.sleep(_PAUSE_S)
             if time.monotonic() - said >= _KEEP_ALIVE_S:
                 yield b": still here\n\n"
                 said = time.monotonic()
             try:
-                await waker.wait_for(look.study_id, seen["version"], _KEEP_ALIVE_S)
+                await waker.wait_for(look.study_id, seen.version, _KEEP_ALIVE_S)
                 shown = await look()
             except SpicaError:
                 return
@@ -124,10 +126,23 @@ async def _stream(look: _Look, waker: Waker, first: dict[str, Any], last_event_i
         _Streams.num_open -= 1
 
 
-def _events(snapshot: dict[str, Any], seen: dict[str, Any]) -> bytes:
-    """One event per thing that changed, all of one version; the id comes last, so a cut stream repeats the lot."""
+def _has_ended(snapshot: Rendered) -> bool:
+    return _parsed(snapshot.body)["status"] in STUDY_TERMINAL
+
+
+@lru_cache(maxsize=_SHARED)
+def _parsed(body: bytes) -> dict[str, Any]:
+    return cast(dict[str, Any], orjson.loads(body))
+
+
+@lru_cache(maxsize=_SHARED)
+def _events(body: bytes, seen_body: bytes) -> bytes:
+    """One event per thing that changed, all of one version; the id comes last, so a cut stream repeats the lot.
+
+    The streams of a study wake together and say the same: it is written once.
+    """
+    snapshot, seen = _parsed(body), _parsed(seen_body)
     kinds = [kind for kind in ("best", "progress", "status") if snapshot[kind] != seen.get(kind)] or ["progress"]
-    data = json_bytes(snapshot)
-    parts = [b"event: " + kind.encode() + b"\ndata: " + data for kind in kinds]
+    parts = [b"event: " + kind.encode() + b"\ndata: " + body for kind in kinds]
     parts[-1] = b"id: " + str(snapshot["version"]).encode() + b"\n" + parts[-1]
     return b"\n\n".join(parts) + b"\n\n"

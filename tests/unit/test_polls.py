@@ -22,7 +22,7 @@ class Database:
         self.version = 1
         self.num_readings = 0
 
-    def read(self, study_ids: Collection[UUID], key_ids: Collection[str]) -> Known:
+    async def read(self, study_ids: Collection[UUID], key_ids: Collection[str]) -> Known:
         """One reading."""
         self.num_readings += 1
         projects = {OURS: ("ours", self.version), THEIRS: ("theirs", self.version)}
@@ -70,10 +70,10 @@ def test_error_of_a_reading_reaches_everybody_who_waits_and_later_polls_work() -
     database = Database()
     away = True
 
-    def read(study_ids: Collection[UUID], key_ids: Collection[str]) -> Known:
+    async def read(study_ids: Collection[UUID], key_ids: Collection[str]) -> Known:
         if away:
             raise ConnectionError
-        return database.read(study_ids, key_ids)
+        return await database.read(study_ids, key_ids)
 
     async def both() -> int:
         nonlocal away
