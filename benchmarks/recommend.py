@@ -27,7 +27,7 @@ from benchmarks.fidelity import load_json
 from benchmarks.search import machine
 from benchmarks.served import served
 from workers.fleets import plan_run
-from workers.search.loads import hypervolume
+from workers.search.hypervolume import hypervolume
 from workers.search.score import objectives
 
 _MODES = {"aggregated": "agg", "disaggregated": "disagg"}

@@ -3,11 +3,11 @@
 The representative of a class has the smallest canonical JSON, so no twin ranks before it: twins tie in every metric and
 in GPUs, and ties are settled by that text. Candidates of one parallel configuration, backend and load are twins when
 
-1. in a closed loop of C requests without shared tokens, their limits differ only where they cannot bind. At most C
-   requests are in flight on a rank, so `max_num_seqs` acts as min(max_num_seqs, C); a pass schedules at most
-   C (isl + osl) tokens, so a larger `max_num_batched_tokens` acts as that; C requests never hold more than
-   C (ceil((isl + osl) / block_size) + 1) blocks, so a larger pool acts as that (without shared tokens a cached block is
-   never hit). SGLang's chunk does not depend on `max_num_batched_tokens` at all; only its pool may.
+1. their limits differ only where they cannot bind. SGLang's chunk does not depend on `max_num_batched_tokens` at all,
+   only its pool may. In a closed loop of C requests without shared tokens, at most C requests are in flight on a rank,
+   so `max_num_seqs` acts as min(max_num_seqs, C); a pass schedules at most C (isl + osl) tokens, so a larger
+   `max_num_batched_tokens` acts as that; C requests never hold more than C (ceil((isl + osl) / block_size) + 1) blocks,
+   so a larger pool acts as that (without shared tokens a cached block is never hit).
 2. their KV routers differ in weights, but every role has a single engine to route to.
 3. their KV routers differ in `overlap_score_credit` alone, and no two prompts share a token: every overlap is 0.
 4. their planners differ only in settings that their target never reads.
@@ -85,9 +85,7 @@ def classes(space: Space, number: int, facts: Facts) -> Classes:
 
 def _batching_classes(space: Space, branch: Branch, facts: Facts) -> NDArray[np.int32]:
     """Representatives per role, put together: limits of different roles bind independently."""
-    workload, options = space.config.workload, len(branch.batching)
-    if workload.concurrency is None or shares_tokens(workload):
-        return _own_batching(branch)
+    options = len(branch.batching)
     shapes = [role.shape for role in branch.roles]
     distinct_shapes = list(dict.fromkeys(shapes))
     shape_of = np.array([distinct_shapes.index(shape) for shape in shapes], dtype=np.int64)
@@ -102,12 +100,12 @@ def _batching_classes(space: Space, branch: Branch, facts: Facts) -> NDArray[np.
 
 
 class _Acting:
-    """Limits and KV blocks as they can act in a closed loop of C requests; asked once per role, engine and limits."""
+    """Limits and KV blocks as they can act; asked once per role, engine and limits."""
 
     def __init__(self, space: Space, mode: str, facts: Facts) -> None:
         self._wanted, self._roles, self._facts = space.config.search_space, ROLES[mode], facts
         workload = space.config.workload
-        self._cap = workload.concurrency or 0
+        self._cap = None if shares_tokens(workload) else workload.concurrency
         self._longest = (workload.isl or 0) + (workload.osl or 0)
         self._known: dict[Hashable, Hashable] = {}
 
@@ -125,8 +123,11 @@ class _Acting:
             room = self._facts.kv_tokens(backend, shape, tokens, seqs, fraction)
         except EvaluationError:
             return None
-        blocks = min(blocks_per_rank(room, block), self._cap * (-(-self._longest // block) + 1) + 1)
-        return (min(seqs, self._cap), 0 if backend == "sglang" else min(tokens, self._cap * self._longest), blocks)
+        blocks, tokens = blocks_per_rank(room, block), 0 if backend == "sglang" else tokens
+        if self._cap is None:
+            return seqs, tokens, blocks
+        most = self._cap * (-(-self._longest // block) + 1) + 1
+        return min(seqs, self._cap), min(tokens, self._cap * self._longest), min(blocks, most)
 
 
 def _representatives(

@@ -26,18 +26,24 @@ def _coverage_of_range(standing: Standing, ended: bool) -> Coverage:
     prepared, limits = standing.outline, standing.outline.space.config.workload.kv_load_range
     assert limits is not None
     span, alive = spans(prepared.capacity, *limits), {scaled: _alive(standing, scaled) for scaled in (False, True)}
+    # Twins have one capacity, so a group that stands for others settles as many loads of each.
+    sizes = np.bincount(prepared.standing, minlength=span.size)
     total = settled = 0
     for own in prepared.branches:
         groups = slice(own.first, own.first + own.num_groups)
         total += int(span[groups].sum()) * own.num_options
         for scaled, lives in alive.items():
-            settled += int(span[groups][~lives[groups]].sum()) * own.num_options_that(scale=scaled)
+            settled += int((span * sizes)[groups][~lives[groups]].sum()) * own.num_options_that(scale=scaled)
     loads = {arm: _settled_loads(standing, arm) for arm in standing.asked}
     evaluated = sum(len(known) for known in loads.values())
     for (group, option), known in loads.items():
-        if alive[standing.is_scaled((group, option))][group]:
+        stands = int(prepared.standing[group])
+        if alive[standing.is_scaled((group, option))][stands]:
             first, twins = prepared.twins(group, option)
-            settled += len(known) * twins if first == option else len(known - loads.get((group, first), set()))
+            is_own = (stands, first) == (group, option)
+            settled += (
+                len(known) * twins * int(sizes[group]) if is_own else len(known - loads.get((stands, first), set()))
+            )
     asked = sum(len(told) for told in standing.asked.values())
     left = total - settled if ended else max(0, asked - evaluated)
     return Coverage(evaluated, settled - evaluated, left, total, settled == total)

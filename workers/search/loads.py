@@ -1,17 +1,13 @@
-"""A range of KV loads as a finite, fixed sequence of ratios, refined where the front is.
+"""A range of KV loads as a finite, fixed sequence of ratios, coarse ones first.
 
-Ratios are low + (high - low) * j / 2^level: both ends and the middle first, then the middles between a member of the
-front and its neighbours, level by level, until a level moves the front by less than `SETTLED` of its hypervolume, or
-until `MAX_LEVEL`.
+Ratios are low + (high - low) * j / 2^level: both ends and the middle first, then what lies beside a member of the
+front, level by level up to `MAX_LEVEL`.
 """
 
-from collections.abc import Iterable, Sequence
-
-import numpy as np
+from collections.abc import Iterable
 
 FIRST_LEVEL = 1
 MAX_LEVEL = 8
-SETTLED = 0.005
 
 
 def first_ratios(low: float, high: float) -> list[float]:
@@ -37,37 +33,8 @@ def level_of(step: int) -> int:
     return level
 
 
-def between(asked: Iterable[int], leading: Iterable[int], level: int) -> list[int]:
-    """Steps halfway between a leading step and its asked neighbours that belong to `level`, ascending."""
-    known = sorted(set(asked))
-    found = set()
-    for step in leading:
-        at = known.index(step)
-        for neighbour in (*known[max(0, at - 1) : at], *known[at + 1 : at + 2]):
-            middle, odd = divmod(step + neighbour, 2)
-            if not odd and level_of(middle) == level and middle not in known:
-                found.add(middle)
-    return sorted(found)
-
-
-def hypervolume(points: Sequence[tuple[float, float]], reference: tuple[float, float]) -> float:
-    """Area dominated by points of two gains, above a reference that none falls below."""
-    area, reached = 0.0, reference[1]
-    for first, second in sorted(points, reverse=True):
-        if second > reached:
-            area += (first - reference[0]) * (second - reached)
-            reached = second
-    return area
-
-
-def has_settled(before: Sequence[tuple[float, ...]], after: Sequence[tuple[float, ...]]) -> bool:
-    """Whether a level moved the front too little to go on; with more than two objectives, whether not at all."""
-    if not before or not after:
-        return False
-    if len(after[0]) != 2:
-        return set(before) == set(after)
-    low = np.min(np.array([*before, *after]), axis=0)
-    reference = (float(low[0]), float(low[1]))
-    old = hypervolume([(p[0], p[1]) for p in before], reference)
-    new = hypervolume([(p[0], p[1]) for p in after], reference)
-    return new - old <= SETTLED * old
+def beside(leading: Iterable[int], asked: Iterable[int], level: int) -> list[int]:
+    """Steps of `level` next to a leading step of a coarser one and not asked yet, ascending."""
+    stride, known = 1 << (MAX_LEVEL - level), set(asked)
+    near = {step + side for step in leading if level_of(step) < level for side in (-stride, stride)}
+    return sorted(step for step in near - known if 0 <= step <= 1 << MAX_LEVEL)

@@ -64,9 +64,8 @@ def _num_alive(standing: Standing) -> int:
 def _leaders(standing: Standing) -> list[Arm]:
     numbers = {told.number: arm for arm, asked in standing.asked.items() for told in asked}
     if standing.goal.is_pareto:
-        places = [int(member.canonical) for member in standing.front.ordered()]
         # Spread over the whole front.
-        spread = places[:: max(1, -(-len(places) // FRONT_LEADERS))]
+        spread = standing.leading[:: max(1, -(-len(standing.leading) // FRONT_LEADERS))]
         return list(dict.fromkeys(numbers[place] for place in spread if place in numbers))
     scored = [
         (told.rejected, -told.score, told.number)

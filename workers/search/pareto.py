@@ -1,13 +1,18 @@
-"""The non-dominated front, one shot or candidate by candidate.
+"""The non-dominated front of candidates, and of points.
 
 Source: search.md, section 3 (probe S09); service.md, section 8: rejecting work never wins, so fewer rejected requests
 count as one more objective.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from workers.search.score import Scored, signed
+
+Points = NDArray[np.float64]
+"""Gains of several candidates: float64 [N, M], larger is better."""
 
 
 def gains(objectives: Sequence[str], candidate: Scored) -> tuple[float, ...]:
@@ -16,42 +21,44 @@ def gains(objectives: Sequence[str], candidate: Scored) -> tuple[float, ...]:
     return (*values, -float(candidate.rejected))
 
 
-def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    """At least as good everywhere and better somewhere; equal points do not dominate each other."""
-    return all(a >= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
-
-
 def front_key(objectives: Sequence[str], candidate: Scored) -> tuple[float, tuple[float, ...], int, str]:
     """Sort key along the last objective, ascending; then the others best first, fewer GPUs, canonical JSON."""
     others = tuple(-value for value in gains(objectives, candidate)[:-2])
     return (candidate.values[-1], others, candidate.used_gpus, candidate.canonical)
 
 
-@dataclass(slots=True)
-class Front:
-    """A front that takes one candidate after the other; the result does not depend on their order."""
-
-    objectives: tuple[str, ...]
-    members: list[tuple[tuple[float, ...], Scored]] = field(default_factory=list)
-
-    def add(self, candidate: Scored) -> bool:
-        """Whether the candidate is on the front; members that it dominates leave."""
-        point = gains(self.objectives, candidate)
-        if any(dominates(other, point) for other, _ in self.members):
-            return False
-        self.members = [(other, member) for other, member in self.members if not dominates(point, other)]
-        self.members.append((point, candidate))
-        return True
-
-    def ordered(self) -> list[Scored]:
-        """The members along the front: `front_key`."""
-        members = (candidate for _, candidate in self.members)
-        return sorted(members, key=lambda candidate: front_key(self.objectives, candidate))
-
-
 def front_of(objectives: Sequence[str], candidates: Iterable[Scored]) -> list[Scored]:
     """The non-dominated candidates in the front's order; equal points all stay."""
-    kept = Front(tuple(objectives))
-    for candidate in candidates:
-        kept.add(candidate)
-    return kept.ordered()
+    known = list(candidates)
+    if not known:
+        return []
+    kept = on_front(np.array([gains(objectives, each) for each in known]))
+    members = (each for each, stays in zip(known, kept.tolist(), strict=True) if stays)
+    return sorted(members, key=lambda candidate: front_key(objectives, candidate))
+
+
+def on_front(points: Points) -> NDArray[np.bool_]:
+    """Which points no other one dominates (at least as good everywhere, better somewhere): bool [N]."""
+    varying = points[:, np.ptp(points, axis=0) > 0] if len(points) else points
+    if varying.shape[1] == 0:
+        return np.ones(len(points), dtype=np.bool_)
+    different, which = np.unique(-varying, axis=0, return_inverse=True)
+    # Best first objective first, then best second: whoever dominates a point stands before it.
+    return np.asarray(_first_on_front(-different)[which.reshape(-1)])
+
+
+def _first_on_front(points: Points) -> NDArray[np.bool_]:
+    """As `on_front`, for distinct points in descending lexicographic order."""
+    kept = np.ones(len(points), dtype=np.bool_)
+    if points.shape[1] <= 2:
+        last = points[:, -1]
+        kept[1:] = last[1:] > np.maximum.accumulate(last)[:-1]
+        return kept
+    front = np.empty_like(points)
+    size = 0
+    for at, point in enumerate(points):
+        kept[at] = not (front[:size] >= point).all(axis=1).any()
+        if kept[at]:
+            front[size] = point
+            size += 1
+    return kept

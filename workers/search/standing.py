@@ -12,7 +12,7 @@ from workers.search.concurrencies import concurrencies
 from workers.search.history import Told
 from workers.search.locate import Locator, Place
 from workers.search.outline import Outline
-from workers.search.pareto import Front
+from workers.search.pareto import Points, front_key, gains, on_front
 from workers.search.score import Scored, signed
 
 TRUST = 1e-9
@@ -39,7 +39,8 @@ class Standing:
 
     asked:    trials per arm, whatever became of them. settled: arms with a verdict.
     hopeless: groups whose capacity or data rule out every option.
-    front:    the leaders; for a scalar goal the candidates of the best score.
+    leading:  of a Pareto goal, the trials on the front, along it. leader: the best of a scalar goal.
+    complete: gains of the trials on the front that reject nothing: float64 [F, M].
     trusted:  False once a replay beat its bound; then nothing is bounded out.
     """
 
@@ -48,7 +49,8 @@ class Standing:
     asked: dict[Arm, list[Told]] = field(default_factory=dict)
     settled: set[Arm] = field(default_factory=set)
     hopeless: set[int] = field(default_factory=set)
-    front: Front = field(default_factory=lambda: Front(()))
+    leading: tuple[int, ...] = ()
+    complete: Points = field(default_factory=lambda: np.zeros((0, 0)))
     leader: Scored | None = None
     trusted: bool = True
 
@@ -56,10 +58,22 @@ class Standing:
     def of(cls, outline: Outline, locator: Locator, history: Sequence[Told]) -> "Standing":
         """Reads a history once."""
         goal = outline.space.config.goal
-        standing = cls(outline, goal, front=Front(goal.objectives))
+        standing = cls(outline, goal)
         for told, place in zip(history, locator.places(history), strict=True):
             standing._hear(told, place)
+        if goal.is_pareto:
+            standing._set_front([told for told in history if told.status == TrialStatus.FEASIBLE])
         return standing
+
+    def _set_front(self, feasible: Sequence[Told]) -> None:
+        if not feasible:
+            return
+        objectives, scored = self.goal.objectives, [light(told) for told in feasible]
+        points = np.array([gains(objectives, each) for each in scored])
+        kept = on_front(points)
+        members = sorted((scored[at] for at in np.flatnonzero(kept)), key=lambda each: front_key(objectives, each))
+        self.leading = tuple(int(each.canonical) for each in members)
+        self.complete = points[kept & (points[:, -1] == 0)][:, :-1]
 
     def _hear(self, told: Told, place: Place | None) -> None:
         arm = None if place is None else self._arm(*place)
@@ -80,9 +94,7 @@ class Standing:
 
     def _lead(self, told: Told, arm: Arm | None) -> None:
         candidate = light(told)
-        if self.goal.is_pareto:
-            self.front.add(candidate)
-        elif self.leader is None or (candidate.rejected, -candidate.score) < (self.leader.rejected, -self.leader.score):
+        if self.leader is None or (candidate.rejected, -candidate.score) < (self.leader.rejected, -self.leader.score):
             self.leader = candidate
         # Bounds are for whoever completes all; of the others none ranks before a complete one.
         if arm is not None and told.objectives and not told.rejected:
@@ -120,8 +132,7 @@ class Standing:
         bounds = self.outline.gains_of(scaled=scaled)[:, groups]
         raised = bounds + TRUST * np.abs(bounds) + TRUST
         if self.goal.is_pareto:
-            points = [point[:-1] for point, member in self.front.members if member.rejected == 0]
-            return ~_dominated(raised, np.array(points)) if points else alive
+            return ~_dominated(raised, self.complete) if len(self.complete) else alive
         if self.leader is not None and self.leader.rejected == 0:
             alive = raised[0] >= self.leader.score
         return alive

@@ -1,10 +1,14 @@
-"""Rounds and budgets worked out from history."""
+"""Rounds and budgets worked out from history; how a front grows."""
+
+import numpy as np
+import pytest
 
 from app.schemas.deployment import Deployment, ParallelShape, RoleDeployment
 from app.schemas.status import TrialStatus
 from app.schemas.sweep import Sweep
 from workers.search.history import Told
-from workers.search.loads import between, has_settled, level_of
+from workers.search.hypervolume import Reach, has_settled, hypervolume
+from workers.search.loads import beside, level_of
 from workers.search.rounds import TRIALS_PER_RESULT, allowance
 
 SWEEP = Sweep(max_rounds=2, candidates_per_round=3)
@@ -52,14 +56,31 @@ def test_max_trials_limits_all_branches_together() -> None:
     assert allowance(sweep, ["agg"], [told(n) for n in range(3)], [False]).trials == 1
 
 
-def test_refinement_halves_the_gaps_beside_a_leader_only() -> None:
-    assert between([0, 128, 256], [128], 2) == [64, 192]
-    assert between([0, 128, 256], [0], 2) == [64]
-    assert between([0, 64, 128, 256], [64], 2) == []
+def test_finer_loads_lie_beside_a_leader_only() -> None:
+    assert beside([128], [0, 128, 256], 2) == [64, 192]
+    assert beside([0], [0, 128, 256], 2) == [64]
+    assert beside([64], [0, 64, 128, 256], 2) == []
     assert [level_of(step) for step in (0, 256, 128, 64, 1)] == [0, 0, 1, 2, 8]
 
 
 def test_a_front_that_hardly_moves_has_settled() -> None:
-    before = [(1.0, 10.0), (10.0, 1.0)]
+    before = np.array([(1.0, 10.0), (10.0, 1.0)])
     assert has_settled(before, before)
-    assert not has_settled(before, [*before, (7.0, 7.0)])
+    assert has_settled(before, np.vstack([before, (1.0, 10.01)]))
+    assert not has_settled(before, np.vstack([before, (7.0, 7.0)]))
+
+
+def test_a_front_of_three_objectives_moves_when_a_point_lies_beyond_it() -> None:
+    before = np.array([(1.0, 10.0, 5.0), (10.0, 1.0, 5.0)])
+    assert has_settled(before, np.vstack([before, (1.0, 9.0, 5.0)]))
+    assert not has_settled(before, np.vstack([before, (1.0, 10.0, 7.0)]))
+
+
+def test_what_points_add_is_the_area_between_them_and_the_front() -> None:
+    front = [(4.0, 1.0), (1.0, 4.0)]
+    reach = Reach(np.array(front))
+    assert hypervolume(front, (0.0, 0.0)) == 7.0
+    assert reach.share_of(np.array([2.0, 2.0])) == pytest.approx(1 / 7)
+    reach.add(np.array([2.0, 2.0]))
+    assert reach.share_of(np.array([2.0, 2.0])) == 0.0
+    assert reach.share_of(np.array([-1.0, 5.0])) == 0.0
