@@ -4,7 +4,9 @@ A group is a cell (parallel configuration and backend) with one batching; its op
 Groups are numbered through all branches.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +26,7 @@ EVALUATE_ALL = 256
 """A space of so many candidates is evaluated in full, twins and all: the client then sees every one of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BranchOutline:
     """One branch. first: number of its first group. gains: float64 [M, C * L], upper bounds, larger is better;
     scaled_gains: the same for the options whose planner scales."""
@@ -47,20 +49,27 @@ class BranchOutline:
 
     def is_scaled(self, option: int) -> bool:
         """Whether the planner of an option scales."""
-        return scales(self.branch.planners[option % len(self.branch.planners)])
+        return self._scales[option % len(self._scales)]
 
     def num_options_that(self, *, scale: bool) -> int:
         """Options whose planner scales, or does not."""
-        alike = sum(scales(planner) == scale for planner in self.branch.planners)
-        return len(self.branch.routers) * alike
+        return len(self.branch.routers) * self._scales.count(scale)
 
     def options(self, group: int) -> list[int]:
         """The options of a group (counted within the branch) that stand for their twins, in order."""
-        row = self.classes.routing[0 if self.classes.single[group // len(self.branch.batching)] else 1]
-        return [option for option, standing in enumerate(row.tolist()) if option == standing]
+        return self._options[0 if self.classes.single[group // len(self.branch.batching)] else 1]
+
+    @cached_property
+    def _options(self) -> list[list[int]]:
+        rows = self.classes.routing.tolist()
+        return [[option for option, standing in enumerate(row) if option == standing] for row in rows]
+
+    @cached_property
+    def _scales(self) -> list[bool]:
+        return [scales(planner) for planner in self.branch.planners]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outline:
     """All branches.
 
@@ -101,7 +110,11 @@ class Outline:
 
     def branch_of(self, group: int) -> int:
         """Number of the branch that a group belongs to."""
-        return next(number for number in reversed(range(len(self.branches))) if self.branches[number].first <= group)
+        return bisect_right(self._firsts, group) - 1
+
+    @cached_property
+    def _firsts(self) -> list[int]:
+        return [own.first for own in self.branches]
 
 
 def outline(space: Space, facts: Facts, times: TimesOf, trace: TracePlan | None = None) -> Outline:

@@ -9,6 +9,7 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -38,31 +39,39 @@ _RESOLUTION = 0.01
 _MOST_GROUPS = 4096
 
 
-def new_loads(standing: Standing, arm: Arm, ratios: Iterable[float]) -> Iterator[Pick]:
-    """The ratios that mean a concurrency the arm has not been asked with."""
-    known, capacity = standing.concurrencies(arm), int(standing.outline.capacity[arm[0]])
-    for ratio in ratios:
-        concurrency = kv_load_concurrency(ratio, capacity)
-        if concurrency not in known:
-            known.add(concurrency)
-            yield arm, ratio
+class NewLoads:
+    """Hands out ratios that mean a concurrency their arm has not been asked with, each concurrency once."""
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing, self._known = standing, dict[Arm, set[int]]()
+
+    def of(self, arm: Arm, ratios: Iterable[float]) -> Iterator[Pick]:
+        """Those of the ratios that are new."""
+        known = self._known.setdefault(arm, self._standing.concurrencies(arm))
+        capacity = int(self._standing.outline.capacity[arm[0]])
+        for ratio in ratios:
+            concurrency = kv_load_concurrency(ratio, capacity)
+            if concurrency not in known:
+                known.add(concurrency)
+                yield arm, ratio
 
 
-def coarse(standing: Standing, arms: Sequence[Arm]) -> Iterator[Pick]:
+def coarse(standing: Standing, arms: Iterable[Arm]) -> Iterator[Pick]:
     """Both ends and the middle of the range, most promising first. Args: arms, of distinct groups, best group first."""
-    ratios = first_ratios(*_limits(standing))
+    ratios, new = first_ratios(*_limits(standing)), NewLoads(standing)
     if standing.outline.kind.size == 0:
         for arm in arms:
-            yield from new_loads(standing, arm, ratios)
+            yield from new.of(arm, ratios)
         return
-    tried = [told for arm in arms for told in standing.asked.get(arm, ()) if _level(standing, told) <= FIRST_LEVEL]
+    first = list(islice(arms, _MOST_GROUPS))
+    tried = [told for arm in first for told in standing.asked.get(arm, ()) if _level(standing, told) <= FIRST_LEVEL]
     if _stands_still(standing, tried):
         return
-    groups = np.array([group for group, _ in arms[:_MOST_GROUPS]], dtype=np.int64)
+    groups = np.array([group for group, _ in first], dtype=np.int64)
     expected = standing.outline.expected[:, groups]
     points = expected.reshape(len(expected), -1).T
     for at in _in_layers(points, standing.outline.kind[groups].repeat(len(ratios))):
-        yield from new_loads(standing, arms[at // len(ratios)], [ratios[at % len(ratios)]])
+        yield from new.of(first[at // len(ratios)], [ratios[at % len(ratios)]])
 
 
 def options(standing: Standing, branch: int | None, others: Callable[[int], Sequence[int]]) -> Iterator[Pick]:
@@ -72,10 +81,11 @@ def options(standing: Standing, branch: int | None, others: Callable[[int], Sequ
     tried = [told for (group, option), known in standing.asked.items() for told in known if option in of.get(group, ())]
     if _stands_still(standing, tried):
         return
+    new = NewLoads(standing)
     for place in range(max((len(each) for each in of.values()), default=0)):
         for each in leads:
             for option in of[each.arm[0]][place : place + 1]:
-                yield from new_loads(standing, (each.arm[0], option), [each.ratio])
+                yield from new.of((each.arm[0], option), [each.ratio])
 
 
 def fine(standing: Standing, branch: int | None) -> Iterator[Pick]:
@@ -115,7 +125,7 @@ def _leading(standing: Standing) -> list[_Lead]:
 
 
 def _beside_front(standing: Standing, branch: int | None, level: int) -> Iterator[_Finer]:
-    leads, limits = set(standing.leading), _limits(standing)
+    leads, limits, new = set(standing.leading), _limits(standing), NewLoads(standing)
     for arm, told in sorted(standing.asked.items()):
         if branch is not None and standing.outline.branch_of(arm[0]) != branch:
             continue
@@ -127,7 +137,7 @@ def _beside_front(standing: Standing, branch: int | None, level: int) -> Iterato
             ]
             known = [_points(standing, [at[each]]) for each in ends if each is not None]
             guess = np.vstack(known).mean(axis=0) if sum(map(len, known)) == 2 else None
-            for pick in new_loads(standing, arm, [ratio_at(*limits, step, MAX_LEVEL)]):
+            for pick in new.of(arm, [ratio_at(*limits, step, MAX_LEVEL)]):
                 yield _Finer(pick, guess)
 
 

@@ -40,12 +40,12 @@ def _groups(standing: Standing, branch: int | None, *, scaled: bool) -> list[int
 
 
 def _first_options(standing: Standing, branch: int | None) -> Iterator[Pick]:
-    arms = [
+    arms = (
         arm
         for scaled in (False, True)
         for group in _groups(standing, branch, scaled=scaled)
         if standing.is_scaled(arm := (group, _options(standing, group)[0])) == scaled
-    ]
+    )
     if _has_range(standing):
         yield from ranges.coarse(standing, arms)
         return
@@ -95,4 +95,4 @@ def _unasked(standing: Standing, arm: Arm) -> Iterator[Pick]:
         if not told:
             yield arm, None
         return
-    yield from ranges.new_loads(standing, arm, first_ratios(*limits))
+    yield from ranges.NewLoads(standing).of(arm, first_ratios(*limits))

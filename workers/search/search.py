@@ -23,6 +23,7 @@ from workers.search.forecasts import predictor_fields
 from workers.search.history import Coverage, Proposal, Told
 from workers.search.locate import Locator
 from workers.search.outline import Outline, outline
+from workers.search.ranges import FEWEST
 from workers.search.refine import refinements
 from workers.search.rounds import allowance
 from workers.search.standing import Arm, Standing
@@ -30,7 +31,8 @@ from workers.search.study_space import catalog_facts, study_space
 from workers.timing.aic import AicTimes, aic_times, engine_identity, persist_all
 
 FIRST_BATCH = 16
-"""Trials asked for at first; later as many as there have been, so that early results spare late replays."""
+"""Trials asked for at first, but as many as a range of KV loads takes anyway; later as many as there have been, so that
+early results spare late replays."""
 
 Pick = tuple[Arm, float | None]
 """An arm, and the KV load ratio to try where a range is searched."""
@@ -55,7 +57,7 @@ class Search:
         ours = [told for told in history if told.deployment != baseline]
         standing = Standing.of(self._ready.outline, self._ready.locator, history)
         if self._config.sweep.whole_space:
-            wanted = min(n, max(FIRST_BATCH, len(ours))) if self._ready.outline.is_bounded else n
+            wanted = min(n, max(self._first_batch, len(ours))) if self._ready.outline.is_bounded else n
             return self._proposals(islice(self._picks(standing, None), wanted))
         return self._within_budget(standing, ours, n, should_stop)
 
@@ -65,6 +67,10 @@ class Search:
         # An optimizer is not asked just to learn whether it would answer: its studies end by their budget.
         ended = self._config.sweep.algorithm == "vizier" or not self.ask(history, 1)
         return coverage.coverage(standing, ended=ended)
+
+    @property
+    def _first_batch(self) -> int:
+        return FEWEST if self._config.workload.kv_load_range is not None else FIRST_BATCH
 
     def _within_budget(
         self, standing: Standing, history: Sequence[Told], n: int, should_stop: Callable[[], bool]
