@@ -11,8 +11,8 @@ from app.config import settings
 from app.errors import FieldFault, InvalidRequestError
 from app.schemas.study import SmartSearchConfig
 
-_TRIAL_S, _REQUEST_S = 1e-3, 1e-6
-"""The planner's rough cost of a replay, as a first look that needs no plan."""
+_TRIAL_S, _REQUEST_S, _PASS_S = 1e-3, 20e-6, 0.25e-6
+"""The dearest replay by the plan's own estimate (workers/search/cost.py), as a first look that needs no plan."""
 
 
 def check_limits(config: SmartSearchConfig, num_trace_requests: int | None) -> None:
@@ -60,7 +60,8 @@ def check_duration(
     """
     limit_s = settings().max_study_s
     num_requests = requests_in_a_replay(config, num_trace_requests) or 0
-    if settings().max_trials * (_TRIAL_S + _REQUEST_S * num_requests) <= limit_s:
+    passes = (config.workload.osl or 0) / (config.workload.concurrency or 1)
+    if settings().max_trials * (_TRIAL_S + num_requests * (_REQUEST_S + _PASS_S * passes)) <= limit_s:
         return
     estimated_s = float(planned()["estimated_seconds"])
     if estimated_s > limit_s:

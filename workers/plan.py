@@ -6,6 +6,7 @@ Pure: no clock, no database. Capacities are memoised in the process and on disk,
 from app.schemas.plan import BranchPlan, BudgetPlan, ExcludedPlan, KnobPlan, Plan, PoolPlan
 from app.schemas.study import SmartSearchConfig
 from app.schemas.sweep import MAX_TRIALS
+from workers.search.cost import trial_seconds
 from workers.search.facts import Facts
 from workers.search.forecasts import chosen_predictors, predictor_fields
 from workers.search.knobs import ROLES, distinct
@@ -16,9 +17,6 @@ from workers.search.space import Branch, Space
 from workers.search.study_space import catalog_facts, check_policies, study_space
 from workers.timing import perf_data
 from workers.traffic.workload import TraceFile
-
-_TRIAL_S, _REQUEST_S = 1e-3, 1e-6
-"""Rough cost of a replay: so much per trial, and so much per request of it; an estimate, not a promise."""
 
 
 def plan(config: SmartSearchConfig, trace: TraceSummary | None = None, content: TraceFile | None = None) -> Plan:
@@ -53,7 +51,7 @@ def plan_of(space: Space, facts: Facts, trace: TraceSummary | None = None) -> Pl
         continuous=config.workload.kv_load_range is not None,
         algorithm=config.sweep.algorithm,
         budget=budget,
-        estimated_seconds=round(budget.expected_trials * (_TRIAL_S + _REQUEST_S * (load.num_requests or 0)), 3),
+        estimated_seconds=round(budget.expected_trials * trial_seconds(space, load), 3),
         warnings=warnings(space, context, capacity, trace),
         perf_data=dict(perf_data.provenance(config.search_space.hardware_sku, _backends(config))),
         nearest=near,

@@ -157,7 +157,10 @@ class Plan(_Part):
     continuous: bool = Field(description="A range of KV loads is searched on top of the combinations.")
     algorithm: str
     budget: BudgetPlan
-    estimated_seconds: float
+    estimated_seconds: float = Field(
+        description="Seconds that the replays of all expected trials take on one core, roughly; a search whose bounds"
+        " spare replays takes less."
+    )
     warnings: list[Warned]
     perf_data: dict[str, Any]
     load_predictors: list[LoadPredictorPlan] = Field([], description="One per interval of throughput scaling.")

@@ -2,6 +2,7 @@
 
 import json
 import queue
+import statistics
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from app import studies
 from app.queue import celery
 from app.schemas.study import SmartSearchConfig
-from tests.thin import ANYONE, Desk, execute, results, study
+from tests.thin import ANYONE, Desk, execute, results, study, trials
 from workers import chunk, conductor, evaluate, ledger, plan
 from workers.search import search
 from workers.stability import stability
@@ -40,8 +41,8 @@ def real(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
     return desk
 
 
-def submitted() -> Any:
-    config = SmartSearchConfig.model_validate(CONFIG)
+def submitted(document: dict[str, Any] = CONFIG) -> Any:
+    config = SmartSearchConfig.model_validate(document)
     return studies.create_study(ANYONE, studies.Submission(config)).study.id
 
 
@@ -97,3 +98,24 @@ def test_a_resumed_study_gives_the_same_candidates(real: Desk) -> None:
     assert num_left < 0
     assert (resumed.status, resumed.coverage) == ("succeeded", calm.coverage)
     assert results(broken) == results(calm.id)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"isl": 1000, "osl": 100, "concurrency": 500, "num_request_ratio": 40},
+        {"isl": 1000, "osl": 1000, "concurrency": 20, "num_request_ratio": 40},
+        {"isl": 1000, "osl": 100, "request_rate": 20, "num_request_ratio": 100, "arrival": "poisson"},
+    ],
+    ids=["closed", "long answers", "poisson"],
+)
+def test_an_estimate_is_of_the_order_of_the_replays(real: Desk, workload: dict[str, Any]) -> None:
+    space = {**CONFIG["search_space"], "backend": ["vllm"], "parallel_configs": [{"tp": 4}, {"tp": 8}]}
+    limits = {"agg_max_num_batched_tokens": [8192], "agg_max_num_seqs": [256]}
+    document = {"search_space": {**space, **limits}, "workload": workload, "goal": {"target": "throughput"}}
+    # The first study also looks up step times, which later ones know.
+    ended = [real.run(submitted(document)) for _ in range(2)][1]
+    took_s = statistics.median(trial.wall_s or 0.0 for trial in trials(ended.id))
+    assert ended.plan is not None
+    estimated_s = ended.plan["estimated_seconds"] / ended.plan["budget"]["expected_trials"]
+    assert estimated_s / 5 < took_s < estimated_s * 5
