@@ -37,6 +37,7 @@ def _config(num_trials: int, seed: int) -> dict[str, Any]:
             "deployment_mode": ["agg"],
             "backend": ["vllm"],
             "router_mode": ["round_robin"],
+            "planner_scaling_policy": ["disabled"],
         },
         "workload": {"isl": 4000, "osl": 500, "num_request_ratio": 400, "concurrency": 256},
         "goal": {"target": "throughput"},

@@ -12,6 +12,7 @@ import statistics
 from typing import Any
 
 import httpx
+import psycopg
 
 from app.schemas.study import SmartSearchConfig
 from benchmarks.scratch import circumstances
@@ -21,6 +22,14 @@ from benchmarks.studies import run
 from workers.replay.reports import warm
 
 _REPEATS = 5
+
+_STAGES = """
+    SELECT started_at - created_at, first - started_at, last - first, ranked_at - last, finished_at - ranked_at,
+           finished_at - created_at, replay_s
+    FROM studies, (SELECT min(started_at) AS first, max(finished_at) AS last FROM trials WHERE study_id = %(id)s) AS t
+    WHERE id = %(id)s
+"""
+_NAMES = ("to_begin_s", "to_first_trial_s", "trials_s", "rank_s", "check_leaders_s")
 
 
 def main() -> None:
@@ -33,17 +42,32 @@ def main() -> None:
 
 def _served(config: dict[str, Any]) -> dict[str, Any]:
     with running_service() as service, httpx.Client(base_url=service.url, timeout=120) as client:
-        at_start_mb = family_mb(service.worker_pid)
+        at_start_mb = family_mb(service.worker_pids[0])
         _, first_s = served(client, config)
-        warm_s = statistics.median(served(client, config)[1] for _ in range(_REPEATS))
+        warm = [served(client, config) for _ in range(_REPEATS)]
+        stages = [_stages(service.database_url, study["id"], seconds) for study, seconds in warm]
         return {
             "ready_s": service.ready_s,
             "first_study_s": first_s,
-            "warm_study_s": warm_s,
+            "warm_study_s": statistics.median(seconds for _, seconds in warm),
+            "stages": {name: statistics.median(each[name] for each in stages) for name in stages[0]},
             "worker_at_start_mb": at_start_mb,
-            "worker_mb": family_mb(service.worker_pid),
+            "worker_mb": family_mb(service.worker_pids[0]),
             "api_mb": family_mb(service.api_pid),
         }
+
+
+def _stages(database_url: str, study_id: str, seconds: float) -> dict[str, float]:
+    """Where the seconds of a study went, by the clock of the database; answer_s: what the client waited beside that.
+
+    replays_s: computing time of all trials, by as many processes as there are.
+    """
+    with psycopg.connect(database_url.replace("+psycopg", "")) as connection:
+        row = connection.execute(_STAGES, {"id": study_id}).fetchone()
+    assert row is not None
+    *spans, whole, replays_s = row
+    found = {name: span.total_seconds() for name, span in zip(_NAMES, spans, strict=True)}
+    return {**found, "answer_s": seconds - whole.total_seconds(), "replays_s": float(replays_s)}
 
 
 def _replayed_s(config: dict[str, Any]) -> float:

@@ -8,6 +8,7 @@ Reads the reference format and both probe formats. Exits 1 when a metric is out 
 import argparse
 import gzip
 import importlib
+import itertools
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -30,6 +31,8 @@ from workers.traffic.requests import RequestBatch
 
 Replay = Callable[[Fleet, RequestBatch], Outcomes]
 _ROUTER_SEEDS = 20
+_GROUPING = ("vllm", "sglang", "trtllm", "agg", "disagg", "router", "planner", "fixed-timing", "aic")
+"""Tags that make the name of a case's group; a case without any belongs to the group of its id's letters."""
 _ENGINES = {"kernel": "workers.replay.loop", "reference": "tests.reference.plain_replay"}
 
 
@@ -155,6 +158,24 @@ def print_verdict(verdict: Verdict) -> None:
     print(f"{mark:4} {verdict.case_id:34} {found}", flush=True)
 
 
+def group_of(case: Mapping[str, Any]) -> str:
+    """Backend, mode and timing of a tagged case; the leading letters of a probe's id."""
+    known = [tag for tag in _GROUPING if tag in case.get("tags", ())]
+    return ", ".join(known) or "probes " + "".join(itertools.takewhile(str.isalpha, case["id"]))
+
+
+def print_groups(cases: list[dict[str, Any]], verdicts: list[Verdict]) -> None:
+    """A table of case groups: how many hold, how many are not modelled, and the deviation closest to its tolerance."""
+    print("\n| cases | compared | not modelled | worst deviation | of |\n| --- | --- | --- | --- | --- |")
+    groups = sorted(zip(map(group_of, cases), verdicts, strict=True), key=lambda each: each[0])
+    for name, members in itertools.groupby(groups, key=lambda each: each[0]):
+        group = [verdict for _, verdict in members]
+        left_out = sum(verdict.is_unmodelled for verdict in group)
+        worst = Verdict(name, deviations=[v.worst for v in group if v.worst is not None]).worst
+        found = f"{worst.relative:.1e} | `{worst.name}`" if worst is not None and worst.relative else "none |"
+        print(f"| {name} | {len(group) - left_out} | {left_out} | {found} |")
+
+
 def print_summary(verdicts: list[Verdict]) -> None:
     """Worst deviation of each metric, then the totals."""
     by_metric: dict[str, tuple[float, str]] = {}
@@ -193,6 +214,7 @@ def main(arguments: list[str] | None = None) -> int:
     for case in cases:
         verdicts.append(check_case(case, options.traces, rows, replay))
         print_verdict(verdicts[-1])
+    print_groups(cases, verdicts)
     print_summary(verdicts)
     results = [{"id": v.case_id, "metrics": v.metrics, "cpu_ms": v.cpu_ms} for v in verdicts]
     options.out.write_bytes(orjson.dumps(results, option=orjson.OPT_INDENT_2))

@@ -1,4 +1,4 @@
-"""Tables of docs/performance.md, and the closing table of a run, from the kept results."""
+"""Tables of docs/performance.md and docs/scale.md, and the closing table of a run, from the kept results."""
 
 import json
 import re
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks import site
 from benchmarks.parts import PARTS, Goal, Part
 
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -31,10 +32,16 @@ def write_tables(results: Path, page: Path) -> None:
     kept = {part.name: result for part, result in _kept(results)}
     if "replay" in kept:
         tables |= {"loads": _load_table(kept["replay"]), "sizes": _size_table(kept["replay"])}
+    if "stages" in kept.get("cold", {}):
+        tables["stages"] = _stage_table(kept["cold"])
     if "elastic" in kept:
         tables["elastic"] = _elastic_table(kept["elastic"])
     if "planner" in kept:
         tables["planner"] = _planner_table(kept["planner"])
+    if "scale" in kept:
+        tables["scale"] = _scale_table(kept["scale"])
+    if all(name in kept for name in site.NEEDED):
+        tables["site"] = _site_table(kept)
 
     def filled(found: re.Match[str]) -> str:
         table = tables.get(found[2])
@@ -85,6 +92,24 @@ def _size_table(result: Any) -> str:
     return _command("replay") + _markdown([head, *rows])
 
 
+_STAGES = {
+    "to_begin_s": "accepted, until a worker begins",
+    "to_first_trial_s": "plan and first question to the search",
+    "trials_s": "first trial taken to last trial stored, with the search between rounds",
+    "rank_s": "ranking",
+    "check_leaders_s": "check of the leaders (other loads, other seeds)",
+    "answer_s": "request, and the news of the end reaching the client",
+}
+
+
+def _stage_table(result: Any) -> str:
+    stages, whole_s = result["stages"], result["warm_study_s"]
+    rows = [(text, f"{1e3 * stages[name]:.0f}", f"{stages[name] / whole_s:.0%}") for name, text in _STAGES.items()]
+    rows.append(("replays of all trials, over two processes", f"{1e3 * stages['replays_s']:.0f}", ""))
+    rows.append(("search and replays in one process, without a service", f"{1e3 * result['replayed_s']:.0f}", ""))
+    return _command("cold") + _markdown([("where", "ms", "of the study"), *rows])
+
+
 def _elastic_table(result: Any) -> str:
     head = ("planner's target", "requests", "ticks", "changes", "CPU ms", "µs a request", "static twin, CPU ms")
     rows = (
@@ -119,6 +144,38 @@ def _planner_table(result: Any) -> str:
         for best in row["best_of_width"][:1]
     )
     return _command("planner") + _markdown([head, *rows])
+
+
+def _scale_table(result: Any) -> str:
+    head = (
+        "workers",
+        "Postgres connections",
+        "transactions/s, idle",
+        "Redis clients",
+        "commands/s, idle",
+        "MB a worker",
+    )
+    rows = (
+        (
+            f"{r['workers']}",
+            f"{r['connections']:.0f}",
+            f"{r['idle_transactions_per_s']:.1f}",
+            f"{r['redis_clients']:.0f}",
+            f"{r['idle_redis_commands_per_s']:.1f}",
+            f"{r['worker_mb']:.0f}",
+        )
+        for r in result["rows"]
+    )
+    return _command("scale") + _markdown([head, *rows])
+
+
+def _site_table(kept: dict[str, Any]) -> str:
+    head = ("what", "one costs", "the site asks for", "one part here gives", "used", "what moves it")
+    rows = (
+        (line.what, line.one, line.asked, line.can, "" if line.share is None else f"{line.share:.2%}", line.setting)
+        for line in site.lines(kept)
+    )
+    return f"`python3 run.py bench` (parts {', '.join(site.NEEDED)})\n\n" + _markdown([head, *rows])
 
 
 def _command(name: str) -> str:

@@ -100,11 +100,12 @@ def _no_goals(_result: Result) -> Iterator[Goal]:
 PARTS = [
     Part("cold", "-m benchmarks.cold", _cold, 180.0),
     Part("persist", "-m benchmarks.persist --trials 10000", _persist, 90.0),
-    Part("api", "-m benchmarks.api --seconds 5 --pairs 1 --trials 500", _api, 180.0),
+    Part("api", "-m benchmarks.api --seconds 5 --pairs 1 --trials 200", _api, 180.0),
     Part("trace_upload", "-m benchmarks.trace_upload --rows 500000", _upload, 90.0),
+    Part("scale", "-m benchmarks.scale --out {out}", _no_goals, 300.0),
     Part("search", "-m benchmarks.search --out {out}", _search, 240.0),
     Part("elastic", "-m benchmarks.elastic --runs 3 --out {out}", _no_goals, 90.0),
-    Part("replay", "-m benchmarks.replay --peer {peer} --runs 1 --out {out}", _replay, 480.0),
+    Part("replay", "-m benchmarks.replay --peer {peer} --runs 1 --out {out}", _replay, 420.0),
     Part(
         "recommend",
         "-m benchmarks.recommend tests/golden/recommend-public.json.gz {url} --peer {peer} --repeats 1 --within 100 "

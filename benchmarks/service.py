@@ -22,24 +22,34 @@ class Service:
 
     url: str
     ready_s: float
-    worker_pid: int
+    worker_pids: tuple[int, ...]
     api_pid: int
+    database_url: str
 
 
 @contextlib.contextmanager
-def running_service() -> Iterator[Service]:
-    """A service on caches as they are, stopped on leaving. Raises: TimeoutError when it does not become ready."""
-    cores, port = len(os.sched_getaffinity(0)), free_port()
+def running_service(workers: int = 1, concurrency: int | None = None) -> Iterator[Service]:
+    """A service on caches as they are, stopped on leaving. Raises: TimeoutError when it does not become ready.
+
+    concurrency: pool processes of each worker, as many as there are cores without it.
+    """
+    cores, port = concurrency or len(os.sched_getaffinity(0)), free_port()
     redis_url = os.environ["REDIS_URL"].partition("?")[0].rsplit("/", 1)[0] + f"/{_REDIS_DATABASE}"
     worker = ["celery", "-A", "workers.main", "worker", f"--concurrency={cores}", "--loglevel=ERROR"]
     api = ["uvicorn", "app.main:app", "--port", str(port), "--no-access-log", "--log-level=warning"]
     with scratch_database() as database_url:
         environment = {"DATABASE_URL": database_url, "REDIS_URL": redis_url}
         started = time.perf_counter()
-        with process(worker, environment) as working, process(api, environment) as answering:
+        with contextlib.ExitStack() as running:
+            working = [
+                running.enter_context(process([*worker, f"--hostname=worker{number}@benchmark"], environment))
+                for number in range(workers)
+            ]
+            answering = running.enter_context(process(api, environment))
             url = f"http://127.0.0.1:{port}"
             _await_ready(url)
-            yield Service(url, time.perf_counter() - started, working.pid, answering.pid)
+            ready_s = time.perf_counter() - started
+            yield Service(url, ready_s, tuple(each.pid for each in working), answering.pid, database_url)
 
 
 def _await_ready(url: str) -> None:

@@ -78,3 +78,15 @@ def test_command_feature_not_modelled_is_named_and_no_failure(
 def test_command_only_picks_cases_by_text(tmp_path: Path) -> None:
     cases = [case("traffic-probes", PROBE), case("traffic-probes", "T20-trace-normalized")]
     assert [result["id"] for result in run(tmp_path, cases, "--only", "T20")[1]] == ["T20-trace-normalized"]
+
+
+def test_command_groups_cases_by_tags_or_by_the_letters_of_their_ids(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tagged = {**case("traffic-probes", PROBE), "tags": ["fixed-timing", "vllm", "agg", "tiny"]}
+    run(tmp_path, [tagged, case("traffic-probes", PROBE)])
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]
+    assert [line.split(" | ")[:3] for line in table] == [
+        ["| probes T", "1", "0"],
+        ["| vllm, agg, fixed-timing", "1", "0"],
+    ]
