@@ -39,10 +39,12 @@ lock: dev ## resolve the locks anew after a change in pyproject.toml
 	$(VENV)/uv pip compile --python-version 3.11 --generate-hashes --only-binary :all: --no-header \
 	  --extra perf-data --extra embedded pyproject.toml -o requirements.lock
 	$(VENV)/uv pip compile --python-version 3.11 --generate-hashes --only-binary :all: --no-header \
-	  -c requirements.lock --extra perf-data --extra embedded --extra predictors --extra dev pyproject.toml -o requirements-dev.lock
+	  -c requirements.lock --extra perf-data --extra embedded --extra predictors --extra otel --extra dev pyproject.toml -o requirements-dev.lock
 	sed -n 's/^browser = \["\(.*\)"\].*/\1/p' pyproject.toml | $(VENV)/uv pip compile --python-version 3.11 \
 	  --generate-hashes --only-binary :all: --no-header -c requirements-dev.lock - -o requirements-browser.lock
 	sed -n 's/^predictors = \["\(.*\)", "\(.*\)"\].*/\1\n\2/p' pyproject.toml | $(VENV)/uv pip compile --python-version 3.11 \
 	  --generate-hashes --only-binary :all: --no-header -c requirements-dev.lock - -o requirements-predictors.lock
+	sed -n 's/^otel = \["\(.*\)", "\(.*\)"\].*/\1\n\2/p' pyproject.toml | $(VENV)/uv pip compile --python-version 3.11 \
+	  --generate-hashes --only-binary :all: --no-header -c requirements-dev.lock - -o requirements-otel.lock
 	sed -n '/^vizier = \[/,/^\]/s/^ *"\([^"]*\)".*/\1/p' pyproject.toml | sed 's/google-vizier==/google-vizier[jax]==/' \
 	  | $(VENV)/uv pip compile --python-version 3.11 --generate-hashes --only-binary :all: --no-header - -o requirements-vizier.lock

@@ -26,6 +26,7 @@ from app.routes.shortcut import Shortcut
 from app.schemas.plan import Plan
 from app.schemas.problem import Problem
 from app.schemas.study import SmartSearchConfig
+from app.telemetry import start_tracing, stop_tracing
 from app.wake import Waker
 from workers.errors import EvaluationError
 from workers.plan import plan as make_plan
@@ -46,6 +47,7 @@ def plan_document(config: SmartSearchConfig, trace: Any) -> dict[str, Any]:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     configure_logging()
+    start_tracing("spica-api", SERVICE_VERSION)
     await run_in_threadpool(_refuse_open_door)
     rescue = rescuer()
     app.state.waker.start()
@@ -56,6 +58,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await app.state.waker.stop()
     await run_in_threadpool(rescue.stop)
     await app.state.readings.close()
+    await run_in_threadpool(stop_tracing)
 
 
 def _refuse_open_door() -> None:
@@ -79,7 +82,13 @@ def _refuse_open_door() -> None:
 
 def create_app(planner: Planner = plan_document) -> FastAPI:
     """The application. planner: configuration and trace summary to a plan document, for dry runs."""
-    app = FastAPI(title="Spica Studies", version=SERVICE_VERSION, description=_DESCRIPTION, lifespan=_lifespan)
+    app = FastAPI(
+        title="Spica Studies",
+        version=SERVICE_VERSION,
+        description=_DESCRIPTION,
+        lifespan=_lifespan,
+        telemetry={"operation_spans": False, "metrics": False, "logs": False, "auto_configure": False},
+    )
     app.state.planner = planner
     app.state.readings = Readings()
     app.state.polls = Polls(app.state.readings)

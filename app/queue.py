@@ -16,6 +16,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from app.config import VERSIONS_CHANNEL, settings
+from app.telemetry import carried
 
 log = structlog.get_logger()
 
@@ -99,7 +100,9 @@ def forget_broker() -> None:
 def _send(name: str, arguments: list[Any]) -> bool:
     try:
         with _senders().acquire(block=True, timeout=_SOCKET_TIMEOUT_S) as producer:  # type: ignore[no-untyped-call]
-            celery.send_task(name, arguments, producer=producer, retry=False, ignore_result=True)
+            celery.send_task(
+                name, arguments, producer=producer, retry=False, ignore_result=True, headers=carried() or None
+            )
     except Exception as error:
         # kombu, redis-py and the socket module each have their own errors; all mean: not sent, the rescuer will.
         log.warning("message_not_sent", task=name, error=type(error).__name__)

@@ -18,6 +18,7 @@ from app.db.tables import StudyRow
 from app.schemas.deployment import Deployment
 from app.schemas.status import ReasonCode, TrialStatus
 from app.schemas.study import SmartSearchConfig
+from app.telemetry import note_span
 from app.traces.store import StoredTrace, at_hand, stored_trace
 from workers.evaluate import evaluate_many
 from workers.lease import Watch
@@ -64,24 +65,32 @@ def _claim(study_id: UUID, first: int, last: int) -> Work | None:
 def _hand_in(work: Work, watch: Watch) -> None:
     """Persist verdicts as they come, at most twice a second; then settle what an interruption left without verdict."""
     ready: list[Outcome] = []
-    num_seen, handed_in = 0, time.monotonic()
+    num_seen, handed_in, begun_ns = 0, time.monotonic(), time.time_ns()
     watch.begin(work.claims[0])
     for verdict in _verdicts(work, watch):
         if watch.is_interrupted and verdict.status == TrialStatus.TIMED_OUT:
             break
         ready.append(outcome(work.config.goal, work.claims[num_seen], work.deployments[num_seen], verdict))
+        _note(work.study_id, ready[-1], begun_ns)
         num_seen += 1
         watch.pause()
         if time.monotonic() - handed_in > _HAND_IN_EVERY_S:
             persist(work.study_id, ready)
             ready, handed_in = [], time.monotonic()
         if num_seen < len(work.claims):
+            begun_ns = time.time_ns()
             watch.begin(work.claims[num_seen])
     watch.pause()
     rest = work.claims[num_seen:]
     persist(work.study_id, ready, cancelled=rest if watch.is_cancelled else ())
     if rest and watch.is_leaving and not watch.is_cancelled:
         _give_back(work.study_id, rest)
+
+
+def _note(study_id: UUID, each: Outcome, begun_ns: int) -> None:
+    """The trial's span in the trace of its message."""
+    status, attempt = each.verdict.status.value, each.claim.attempt
+    note_span("trial", begun_ns, study_id=str(study_id), trial=each.claim.number, attempt=attempt, status=status)
 
 
 def _give_back(study_id: UUID, claims: Sequence[Claim]) -> None:

@@ -19,11 +19,12 @@ from celery.signals import (  # noqa: E402
     worker_shutting_down,
 )
 
-from app.config import settings  # noqa: E402
+from app.config import SERVICE_VERSION, settings  # noqa: E402
 from app.db.engine import engine, forget_connections  # noqa: E402
 from app.log import configure_logging  # noqa: E402
 from app.queue import celery as app  # noqa: E402
 from app.queue import forget_broker  # noqa: E402
+from app.telemetry import start_tracing, stop_tracing  # noqa: E402
 from workers import lease, tasks  # noqa: E402
 from workers.replay.reports import warm  # noqa: E402
 from workers.rescue import rescuer  # noqa: E402
@@ -44,12 +45,14 @@ def _warm_up(**_: Any) -> None:
 def _start_pool_process(**_: Any) -> None:
     forget_connections()
     forget_broker()
+    start_tracing("spica-worker", SERVICE_VERSION)
     os.nice(settings().worker_nice)
 
 
 @worker_process_shutdown.connect  # type: ignore[untyped-decorator]
 def _end_pool_process(**_: Any) -> None:
     persist_rest()
+    stop_tracing()
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]

@@ -16,6 +16,7 @@ from app.errors import SpicaError
 from app.polls import Poll, Polls
 from app.routes.pages import Name, cache_headers, etag, is_unchanged, negotiate
 from app.routes.rendered import Rendered, RenderedPages
+from app.telemetry import name_request
 
 _STUDY = "/studies/{study_id}"
 _PATHS = re.compile(r"/studies/([0-9a-f-]{36})(/candidates|/candidates/[0-9a-f-]{36}|/trials|)")
@@ -61,8 +62,9 @@ class Shortcut:
             return False  # the route finds the same fault, and says it
         if page is None and not unchanged:
             return False
-        await _send(send, etag(name, page.version if page else version), page)
         scope["route"] = Route(_STUDY + re.sub("/[0-9a-f-]{36}", "/{candidate_id}", found[2]))
+        name_request(scope["method"], scope["route"].path)
+        await _send(send, etag(name, page.version if page else version), page)
         return True
 
 

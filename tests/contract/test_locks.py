@@ -22,8 +22,9 @@ def pins(lock: str) -> dict[str, str]:
     ("lock", "wanted"),
     [
         ("requirements.lock", RUNTIME),
-        ("requirements-dev.lock", [*RUNTIME, *EXTRAS["predictors"], *EXTRAS["dev"]]),
+        ("requirements-dev.lock", [*RUNTIME, *EXTRAS["predictors"], *EXTRAS["otel"], *EXTRAS["dev"]]),
         ("requirements-predictors.lock", EXTRAS["predictors"]),
+        ("requirements-otel.lock", EXTRAS["otel"]),
         ("requirements-browser.lock", EXTRAS["browser"]),
         ("requirements-aiconfigurator.lock", EXTRAS["perf-data-alternative"]),
         ("requirements-vizier.lock", EXTRAS["vizier"]),

@@ -15,6 +15,7 @@ from launch.process import Child, Program
 from launch.servers import free_port
 from launch.stack import answers
 from tests.conftest import PYTHON, REPOSITORY, SERVICE_REDIS_DATABASE, new_database
+from tests.live.collector import Collector, listening_collector
 
 READY_WITHIN_S = 240.0
 
@@ -31,7 +32,16 @@ class Service(NamedTuple):
 
 
 @pytest.fixture(scope="package")
-def service(template_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def collector() -> Iterator[Collector]:
+    """Where the service sends its traces."""
+    with listening_collector() as listening:
+        yield listening
+
+
+@pytest.fixture(scope="package")
+def service(
+    template_database: str, tmp_path_factory: pytest.TempPathFactory, collector: Collector
+) -> Iterator[Service]:
     """API and worker, on real performance data."""
     folder = tmp_path_factory.mktemp("live")
     redis_url = os.environ["REDIS_URL"].rpartition("/")[0] + f"/{SERVICE_REDIS_DATABASE}"
@@ -42,6 +52,8 @@ def service(template_database: str, tmp_path_factory: pytest.TempPathFactory) ->
             "DATABASE_URL": database_url,
             "REDIS_URL": redis_url,
             "SPICA_DATA_DIR": str(folder / "files"),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+            "OTEL_BSP_SCHEDULE_DELAY": "200",
         }
         celery = ["celery", "-A", "workers.main", "worker", "--concurrency=1", "--loglevel=INFO"]
         worker = Child(_program("worker", celery, env, folder))
