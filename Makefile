@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo serve check test test-fast test-browser doctor golden bench openapi migration replay lock
+.PHONY: help setup dev demo serve check audit test test-fast test-browser doctor golden bench openapi migration replay lock
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -16,7 +16,9 @@ serve:          ## the service until Ctrl-C
 	$(PYTHON) run.py serve
 doctor:         ## what could keep the service from running here
 	$(PYTHON) run.py doctor
-check:          ## ruff, mypy, import walls, OpenAPI document
+audit:          ## known vulnerabilities of the locked packages; ARGS="--from all.zip" takes in a dump of OSV
+	$(PYTHON) run.py audit $(ARGS)
+check:          ## ruff, mypy, import walls, advisories, OpenAPI document
 	$(PYTHON) run.py check
 test:           ## every test, against a real Postgres and Redis; ARGS="-k name"
 	$(PYTHON) run.py test $(ARGS)

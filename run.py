@@ -1,4 +1,4 @@
-"""The way in: `python3 run.py setup | demo | serve | test | test-browser | check | bench | doctor`; see README.md.
+"""The way in: `python3 run.py setup | demo | serve | test | test-browser | check | audit | bench | doctor`; see README.md.
 
 Standard library only.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from launch.browser import run_browser_tests
-from launch.checks import run_checks
+from launch.checks import AUDIT, run_checks
 from launch.demo import show_demo
 from launch.doctor import examine
 from launch.folders import REPOSITORY, data_folder, new_run_folder, open_data_folder
@@ -88,6 +88,13 @@ def check(_arguments: argparse.Namespace) -> int:
         return run_checks(child_env(folder))
 
 
+def audit(arguments: argparse.Namespace) -> int:
+    """Compare the locks with known vulnerabilities, as kept in advisories.json; --from DUMP makes that file."""
+    install(DEV_LOCK)
+    with run_folder() as folder:
+        return run_in_foreground([*AUDIT, *arguments.options], env=child_env(folder), cwd=REPOSITORY)
+
+
 def doctor(_arguments: argparse.Namespace) -> int:
     """Say what could keep the service from running here; starts and installs nothing."""
     return examine()
@@ -108,8 +115,8 @@ def main() -> int:
     """Run one command; its exit code, 130 when interrupted."""
     parser = argparse.ArgumentParser(prog="run.py", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for command in (setup, demo, serve, test, test_browser, check, bench, doctor):
-        takes_options = command in (test, test_browser, bench)
+    for command in (setup, demo, serve, test, test_browser, check, audit, bench, doctor):
+        takes_options = command in (test, test_browser, audit, bench)
         name = command.__name__.replace("_", "-")
         one = commands.add_parser(name, help=command.__doc__, add_help=not takes_options)
         one.set_defaults(run=command)
@@ -117,7 +124,7 @@ def main() -> int:
             one.add_argument("--dev", action="store_true", help="with everything that tests and checks need")
     arguments, rest = parser.parse_known_args()
     arguments.options = rest
-    if rest and arguments.command not in ("test", "test-browser", "bench"):
+    if rest and arguments.command not in ("test", "test-browser", "audit", "bench"):
         parser.error(f"unknown arguments: {' '.join(rest)}")
     raise_interrupt_on_signals()
     try:

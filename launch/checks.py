@@ -8,6 +8,8 @@ from launch.process import run_in_foreground
 
 BIN = PYTHON.parent
 OPENAPI = REPOSITORY / "openapi" / "openapi.json"
+ADVISORIES = REPOSITORY / "advisories.json"
+AUDIT = [str(PYTHON), "-m", "launch.audit"]
 COMMANDS: dict[str, list[str]] = {
     "ruff check": [str(BIN / "ruff"), "check", "."],
     "ruff format": [str(BIN / "ruff"), "format", "--check", "."],
@@ -23,6 +25,12 @@ def run_checks(env: dict[str, str]) -> int:
         print(f"== {name}", flush=True)
         if run_in_foreground(argv, env=env, cwd=REPOSITORY) != 0:
             failed.append(name)
+    print("== advisories", flush=True)
+    if not ADVISORIES.exists():
+        # Advisories come from outside; without a network there is nothing to compare with, and nothing to hide.
+        print("not audited: no advisories.json; `run.py audit --from DUMP` makes it", flush=True)
+    elif run_in_foreground(AUDIT, env=env, cwd=REPOSITORY) != 0:
+        failed.append("advisories")
     print("== OpenAPI document", flush=True)
     if not openapi_is_current(env):
         failed.append("OpenAPI document")
