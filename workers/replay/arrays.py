@@ -30,7 +30,7 @@ class BatchFacts:
     """What replays want to know of a batch again and again.
 
     first: int64 [S], first request of every session in release order. has_next: int8 [R]. is_plain: one turn each.
-    is_uniform: all requests have the same lengths. asks_each_decode: so few pairs of lengths, or output
+    is_uniform: all requests have the same lengths. is_in_order: sessions are released in the order of their requests. asks_each_decode: so few pairs of lengths, or output
     tokens, that asking the time of every decode step costs little. longest_output: tokens. has_empty_prompt,
     has_empty_output: some request has no prompt or no output token.
     """
@@ -39,6 +39,7 @@ class BatchFacts:
     has_next: NDArray[np.int8]
     is_plain: bool
     is_uniform: bool
+    is_in_order: bool
     asks_each_decode: bool
     longest_output: int
     has_empty_prompt: bool
@@ -66,11 +67,13 @@ def _facts_of(batch: RequestBatch) -> BatchFacts:
     first_of = np.zeros(int(batch.session.max(initial=-1)) + 1, dtype=np.int64)
     first_of[batch.session[starts]] = starts
     shapes = np.unique(batch.input_tokens * (1 << 32) + batch.output_tokens).size
+    first = first_of[batch.order]
     return BatchFacts(
-        first=first_of[batch.order],
+        first=first,
         has_next=has_next,
         is_plain=bool(starts.size == num),
         is_uniform=shapes <= 1,
+        is_in_order=bool((first[1:] > first[:-1]).all()),
         asks_each_decode=shapes <= _FEW_SHAPES or int(batch.output_tokens.sum()) <= _FEW_TOKENS,
         longest_output=int(batch.output_tokens.max(initial=0)),
         has_empty_prompt=bool((batch.input_tokens == 0).any()),
@@ -92,10 +95,18 @@ def tree_of(batch: RequestBatch, block_size: int, by_block: bool) -> PrefixTree:
     return kept[1]
 
 
-def build(pool: Pool, batch: RequestBatch, radix_nodes: int | None = None, router: KvRouter | None = None) -> State:
+def build(
+    pool: Pool,
+    batch: RequestBatch,
+    radix_nodes: int | None = None,
+    router: KvRouter | None = None,
+    *,
+    full_cache: bool = True,
+) -> State:
     """State of a replay at time 0, without step times. Array meanings: see state.
 
     radix_nodes: room of SGLang's radix trees, None for a size that suffices for most loads; see `radix_overflow`.
+    full_cache: False to leave the prefix cache out where nothing can be found in it before a request is preempted.
     """
     output = effective_output(pool, batch)
     by_block = has_single_blocks(pool, batch, router is not None)
@@ -103,6 +114,8 @@ def build(pool: Pool, batch: RequestBatch, radix_nodes: int | None = None, route
     found = facts_of(batch)
     num_ranks = pool.replicas * pool.attention_dp
     limits = _limits(pool, batch)
+    if not full_cache and router is None and pool.prefix_caching and tree.num_nodes == 0 and pool.backend != "sglang":
+        limits[state.CACHING], limits[state.UNSHARED] = 0, 1
     extents, copies, first_own = _extents(pool, batch, tree, num_ranks, limits, by_block)
     requests, stamps = _requests_and_stamps(batch, output, tree, first_own)
     thinkers = 0 if found.is_plain else found.first.size
@@ -130,6 +143,20 @@ def build(pool: Pool, batch: RequestBatch, radix_nodes: int | None = None, route
     if router is not None:
         _add_router(st, pool, router, batch.num_requests)
     return st
+
+
+def order_queues(st: State) -> None:
+    """Prepare a fresh state for `cohorts`: queues are ranges of requests, TensorRT-LLM's room for all tokens is a limit of
+    sequences."""
+    limits, ranks = st["limits"], st["ranks"]
+    st["numbers"][state.LAST_REPLICA] = len(ranks)
+    for column in (state.WAIT_HEAD, state.NEW_HEAD, state.YOUNG_HEAD, state.RUN_HEAD):
+        ranks[:, column] = np.arange(len(ranks))
+    ranks[:, state.PARTIAL] = 0
+    if limits[state.BACKEND] == state.TRTLLM:
+        tokens = int(st["requests"][0, state.PROMPT]) + int(st["requests"][0, state.OUTPUT])
+        blocks = -(-tokens // int(limits[state.BLOCK_SIZE]))
+        limits[state.MAX_SEQS] = min(limits[state.MAX_SEQS], limits[state.NUM_BLOCKS] // blocks)
 
 
 def radix_overflow(st: State) -> bool:

@@ -21,7 +21,14 @@ from workers.traffic.requests import RequestBatch
 
 _EVENTS_BETWEEN_CHECKS = 1 << 16
 _KEPT_PROMPTS = 16
-_ENDS = (passes.FINISHED, passes.STUCK, passes.TICK_DUE, handoff_loop.NEED_EXPLICIT, handoff_loop.NEED_RADIX_NODES)
+_ENDS = (
+    passes.FINISHED,
+    passes.STUCK,
+    passes.TICK_DUE,
+    passes.NEED_CACHE,
+    handoff_loop.NEED_EXPLICIT,
+    handoff_loop.NEED_RADIX_NODES,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +66,9 @@ def _finished(
 ) -> tuple[Side, Side]:
     """Both sides after one whole run, started anew when it asks for it."""
     pools = pools_of(fleet)
-    explicit, radix_nodes = False, None
+    explicit, radix_nodes, full_cache = False, None, False
     while True:
-        sides = sides_of(fleet, pools, batch, radix_nodes)
+        sides = sides_of(fleet, pools, batch, radix_nodes, full_cache=full_cache)
         dec = sides[1].st
         if explicit:
             dec["limits"][state.EXPLICIT] = 1
@@ -73,15 +80,23 @@ def _finished(
         if code == passes.STUCK:
             raise StuckError(ReasonCode.REPLAY_STUCK, f"no progress at {dec['moments'][state.NOW]} ms")
         explicit |= code == handoff_loop.NEED_EXPLICIT
+        full_cache |= code == passes.NEED_CACHE
         if code == handoff_loop.NEED_RADIX_NODES:
             radix_nodes = 2 * max(len(side.st["sgl_nodes"]) for side in sides)
 
 
-def sides_of(fleet: Fleet, pools: tuple[Pool, Pool], batch: RequestBatch, radix_nodes: int | None) -> tuple[Side, Side]:
-    """Both sides at time 0."""
+def sides_of(
+    fleet: Fleet,
+    pools: tuple[Pool, Pool],
+    batch: RequestBatch,
+    radix_nodes: int | None,
+    *,
+    full_cache: bool = True,
+) -> tuple[Side, Side]:
+    """Both sides at time 0; the arguments are those of `arrays.build`."""
     prefill, decode = pools
-    pre = build(prefill, prompts_of(batch), radix_nodes, fleet.router)
-    dec = build(decode, batch, radix_nodes, fleet.router)
+    pre = build(prefill, prompts_of(batch), radix_nodes, fleet.router, full_cache=full_cache)
+    dec = build(decode, batch, radix_nodes, fleet.router, full_cache=full_cache)
     _add_handoffs(dec, fleet.transfer, prefill.replicas * prefill.attention_dp)
     sides = Side(prefill, step_table(prefill.step_times), pre), Side(decode, step_table(decode.step_times), dec)
     for side in sides:

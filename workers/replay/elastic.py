@@ -127,7 +127,6 @@ class _Run:
         pool = pools["agg"]
         st, table = build(pool, self._batch, self._room.radix_nodes, self._fleet.router), step_table(pool.step_times)
         st["numbers"][state.LAST_REPLICA], st["numbers"][state.SESSION_STRIDE] = pool.replicas, 1
-        table.lend_to(st, self._exact)
         if needs_draws(pool):
             extend_draws(st, pool)
         return (Side(pool, table, st),)

@@ -16,6 +16,7 @@ from workers.replay.pass_records import note_here
 from workers.replay.passes import (
     FINISHED,
     GROW_GAPS,
+    NEED_CACHE,
     NEED_DRAWS,
     PAUSED,
     TICK_DUE,
@@ -38,12 +39,14 @@ from workers.replay.state import (
     EVENTS_LEFT,
     EXACT_HORIZON,
     FIRST_REPLICA,
+    FOR_CACHE,
     FREED_NOW,
     GAP_CONTEXT,
     GAP_COUNT,
     GAP_MS,
     GAP_STEPS,
     GAPS_USED,
+    GIVEN_UP,
     IDLE,
     IN_FLIGHT_CAP,
     LAST_EVENT,
@@ -88,6 +91,8 @@ def run(st):  # type: ignore[no-untyped-def]
         code = _start_passes(st)
         if code != FINISHED:
             return code
+        if number[GIVEN_UP] == FOR_CACHE:
+            return NEED_CACHE
         number[EVENTS_LEFT] -= 1
         if number[EVENTS_LEFT] < 0:
             return PAUSED

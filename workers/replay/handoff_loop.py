@@ -33,6 +33,7 @@ from workers.replay.pass_records import num_ready, ready_rank
 from workers.replay.passes import (
     FINISHED,
     GROW_GAPS,
+    NEED_CACHE,
     NEED_DRAWS,
     PAUSED,
     STUCK,
@@ -50,6 +51,8 @@ from workers.replay.state import (
     BEGUN,
     BUSY,
     EVENTS_LEFT,
+    FOR_CACHE,
+    FOR_EXPLICIT,
     GIVEN_UP,
     IDLE,
     LAST_EVENT,
@@ -136,8 +139,10 @@ def _needs_host(pre, dec):  # type: ignore[no-untyped-def]
     number[EVENTS_LEFT] -= 1
     if number[EVENTS_LEFT] < 0:
         return PAUSED
-    if number[GIVEN_UP] == 1:
+    if number[GIVEN_UP] == FOR_EXPLICIT:
         return NEED_EXPLICIT
+    if number[GIVEN_UP] == FOR_CACHE or numbers_of(pre)[GIVEN_UP] == FOR_CACHE:
+        return NEED_CACHE
     if _overflows(pre) or _overflows(dec):
         return NEED_RADIX_NODES
     number[ASKING] = 0

@@ -7,20 +7,21 @@ replay_many(jobs, sla, should_stop)      metrics of many candidates
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import ReasonCode, StoppedError, StuckError
-from workers.replay import event_loop, passes, state
-from workers.replay.arrays import build, facts_of, lengthen_gap_log, radix_overflow
+from workers.replay import cohorts, event_loop, passes, state
+from workers.replay.arrays import build, facts_of, lengthen_gap_log, order_queues, radix_overflow
 from workers.replay.compiled import compile_once
 from workers.replay.disaggregated import Side, mark_arrived, replay_both
 from workers.replay.drafts import extend_draws, needs_draws
 from workers.replay.fleet import Fleet, KvRouter, Pool
 from workers.replay.metrics import Metric, Sla
 from workers.replay.outcomes import COMPLETED, REJECTED, UNFINISHED, Outcomes
-from workers.replay.reductions import folded
+from workers.replay.reductions import folded, serves_in_order
 from workers.replay.state import State
 from workers.replay.step_table import StepTable, step_table
 from workers.replay.summary import summarise
@@ -88,30 +89,40 @@ def _run(
     silent: NDArray[np.bool_] | None,
     should_stop: ShouldStop | None,
 ) -> State:
-    """The state after one whole run; started anew with more room if SGLang's radix trees turn out too small."""
+    """The state after one whole run; started anew with queues, cache or larger radix trees when it turns out to need them."""
     table = step_table(pool.step_times)
     radix_nodes: int | None = None
+    full_cache = False
+    in_order = router is None and serves_in_order(pool, batch)
     while True:
-        st = build(pool, batch, radix_nodes, router)
+        st = build(pool, batch, radix_nodes, router, full_cache=full_cache)
         if silent is not None:
             st["requests"][:, state.SILENT] = silent
         try:
-            advance(st, pool, table, batch, should_stop)
+            if in_order:
+                order_queues(st)
+                if drive(st, pool, table, facts_of(batch).asks_each_decode, should_stop, cohorts.run) == passes.FINISHED:
+                    return st
+                in_order = False
+                continue
+            if advance(st, pool, table, batch, should_stop):
+                return st
+            full_cache = True
         except StuckError:
             if not radix_overflow(st):
                 raise
             radix_nodes = 2 * len(st["sgl_nodes"])
-        else:
-            return st
 
 
 def advance(
     st: State, pool: Pool, table: StepTable, batch: RequestBatch, should_stop: ShouldStop | None = None
-) -> None:
-    """Run the whole replay; open-loop replicas without sessions are independent and run one after another."""
+) -> bool:
+    """Run the whole replay; False when it needs the cache that was left out.
+
+    Open-loop replicas without sessions are independent and run one after another.
+    """
     number = st["numbers"]
     exact = facts_of(batch).asks_each_decode
-    table.lend_to(st, exact)
     if needs_draws(pool):
         extend_draws(st, pool)
     replicas = int(st["limits"][state.NUM_REPLICAS])
@@ -121,24 +132,33 @@ def advance(
         number[state.FIRST_REPLICA], number[state.LAST_REPLICA] = 0, replicas
         number[state.SESSION_STRIDE] = 1
         number[state.EXACT_HORIZON] = int(replicas == 1)
-        drive(st, pool, table, exact, should_stop)
-        return
+        return drive(st, pool, table, exact, should_stop) == passes.FINISHED
     for replica in range(replicas):
         number[state.FIRST_REPLICA], number[state.LAST_REPLICA] = replica, replica + 1
         number[state.NEXT_SESSION], number[state.SESSION_STRIDE] = replica, replicas
         number[state.EXACT_HORIZON] = 1
         st["moments"][state.NOW] = 0.0
-        drive(st, pool, table, exact, should_stop)
+        if drive(st, pool, table, exact, should_stop) != passes.FINISHED:
+            return False
+    return True
 
 
-def drive(st: State, pool: Pool, table: StepTable, exact: bool, should_stop: ShouldStop | None = None) -> int:
-    """Call the compiled loop until it has finished or a tick is due, answering its other questions; says which."""
+def drive(
+    st: State,
+    pool: Pool,
+    table: StepTable,
+    exact: bool,
+    should_stop: ShouldStop | None = None,
+    run: Any = event_loop.run,
+) -> int:
+    """Call the compiled loop until it has finished, a tick is due or it needs its cache; answers its other questions."""
     number = st["numbers"]
-    compile_once(event_loop.run, st.book)
+    compile_once(run, st.book)
+    table.lend_to(st, exact)
     while True:
         number[state.EVENTS_LEFT] = _EVENTS_BETWEEN_CHECKS
-        code = event_loop.run(st.book)
-        if code in (passes.FINISHED, passes.TICK_DUE):
+        code = run(st.book)
+        if code in (passes.FINISHED, passes.TICK_DUE, passes.NEED_CACHE):
             return int(code)
         if code == passes.STUCK:
             raise StuckError(ReasonCode.REPLAY_STUCK, f"no progress at {st['moments'][state.NOW]} ms")

@@ -59,7 +59,7 @@ from workers.replay.state import (
 )
 from workers.replay.step_lookup import CONSTANT, DECODE_MS, TIMING, decode_duration, prefill_duration, walk
 
-FINISHED, PAUSED, NEED_PREFILL, NEED_DECODE, GROW_GAPS, NEED_DRAWS, STUCK, TICK_DUE = range(8)
+FINISHED, PAUSED, NEED_PREFILL, NEED_DECODE, GROW_GAPS, NEED_DRAWS, STUCK, TICK_DUE, NEED_CACHE = range(9)
 
 
 @inner
@@ -236,7 +236,7 @@ def _finish_pass(st, w, now):  # type: ignore[no-untyped-def]
     if is_elastic(st):
         wall = passed[w, PASS_END] - passed[w, PASS_START] if steps == 1 else lockstep_duration(st, w, steps - 1)
         note_pass_ended(st, w, steps - 1, wall, now)
-    _log_regular_gaps(st, w, steps)
+    log_regular_gaps(st, w, steps)
     has_work = False
     for s in range(w * num_dp, (w + 1) * num_dp):
         if rank[s, ACTIVE] == 1 and limits[BACKEND] == SGLANG:
@@ -253,7 +253,8 @@ def _finish_pass(st, w, now):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _log_regular_gaps(st, w, steps):  # type: ignore[no-untyped-def]
+def log_regular_gaps(st, w, steps):  # type: ignore[no-untyped-def]
+    """Log the gaps that are exactly the pass of replica w, in each of its `steps` repetitions."""
     limits, rank, passed = limits_of(st), ranks_of(st), passes_of(st)
     num_dp = limits[NUM_DP]
     count = 0

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from workers.replay.arrays import facts_of
+from workers.replay.arrays import effective_output, facts_of, needs_explicit
 from workers.replay.fleet import Pool
 from workers.traffic.requests import RequestBatch
 
@@ -36,6 +36,22 @@ def is_foldable(pool: Pool, batch: RequestBatch) -> bool:
         return False
     facts = facts_of(batch)
     return facts.is_uniform and facts.is_plain
+
+
+def serves_in_order(pool: Pool, batch: RequestBatch) -> bool:
+    """True when `cohorts` replays a pool, as far as its blocks suffice: all requests are alike and none can be refused."""
+    if batch.in_flight_cap is None or batch.span_offset is not None or batch.num_requests == 0:
+        return False
+    if pool.backend == "sglang" or pool.attention_dp > 1 or pool.role != "agg":
+        return False
+    facts = facts_of(batch)
+    if not facts.is_uniform or not facts.is_plain or not facts.is_in_order or needs_explicit(pool, batch):
+        return False
+    prompt, output = int(batch.input_tokens[0]), int(effective_output(pool, batch)[0])
+    room = pool.num_blocks * pool.block_size
+    return prompt > 0 and output > 0 and prompt + output <= room and (
+        pool.chunked_prefill or prompt <= pool.max_num_batched_tokens
+    )
 
 
 _parts: dict[tuple[int, int], tuple[RequestBatch, RequestBatch]] = {}

@@ -84,4 +84,5 @@ def warm() -> None:
     start = np.zeros(1)
     batch = RequestBatch(start, start, one, one, 0 * one, 0 * one, None, np.array([0, 1]), 0 * one, one, one)
     replay(Fleet(agg=pool), batch)
-    Reports(None).of(Fleet(agg=pool), batch)
+    closed = replace(batch, in_flight_cap=1, span_offset=None, span_id=None, span_tokens=None)
+    Reports(None).of(Fleet(agg=pool), closed)

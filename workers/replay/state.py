@@ -42,11 +42,12 @@ WAITING, DONE, REFUSED = 0, 2, 3
 VLLM, TRTLLM, SGLANG = 0, 1, 2
 
 # limits: int64 [NUM_LIMITS], the pool, the same for every rank; from OWN_BY_BLOCK on, offsets of kv_cache. BLOCK_SHIFT: log2
-# of the block size, NONE when that is no power of two.
+# of the block size, NONE when that is no power of two. UNSHARED: 1 when the cache is left out because no two prompts share a
+# block; the first preemption, whose blocks would be found again, then ends the run (see GIVEN_UP).
 (BACKEND, NUM_REPLICAS, NUM_DP, NUM_BLOCKS, BLOCK_SIZE, MAX_BATCHED_TOKENS, MAX_SEQS, CACHING, CHUNKED, CONTEXT_LENGTH,
  NUM_DRAFTS, PREFILL_SCHEDULE_INTERVAL, PREFILL_DECODE_INTERVAL, EXPLICIT, RING_MASK,
- OWN_BY_BLOCK, NUM_NODES, FIRST_COPY, NUM_COPIES, FREE_COPY, FIRST_SENTINEL, BLOCK_SHIFT, ROLE,
- NUM_LIMITS) = range(24)  # fmt: skip
+ OWN_BY_BLOCK, NUM_NODES, FIRST_COPY, NUM_COPIES, FREE_COPY, FIRST_SENTINEL, BLOCK_SHIFT, ROLE, UNSHARED,
+ NUM_LIMITS) = range(25)  # fmt: skip
 AGG, PREFILL, DECODE = 0, 1, 2
 
 # ranks: int64 [ranks, NUM_RANK_COLUMNS], one row per scheduler. The columns from PHASE on are those of a replica and used
@@ -73,12 +74,14 @@ IDLE, BEGUN, BUSY = 0, 1, 2
 PASS_START, FIRST_END, PASS_END, NUM_PASS_COLUMNS = range(4)
 
 # numbers: int64 [NUM_NUMBERS], clock and releases. Prefill role: PREFILLED_HEAD and PREFILLED_TAIL chain, by WAIT_NEXT, the
-# requests that ended in the passes of this instant. Decode role: see handoff. moments: float64 [NUM_MOMENTS], ms. For
+# requests that ended in the passes of this instant. Decode role: see handoff. GIVEN_UP: 0, or why the run must start anew,
+# with requests taken one by one (FOR_EXPLICIT) or with its cache (FOR_CACHE). moments: float64 [NUM_MOMENTS], ms. For
 # NUM_READY and what follows, TICK and HIT_RATE_SUM see pass_records.
 (FIRST_REPLICA, LAST_REPLICA, NEXT_SESSION, SESSION_STRIDE, NUM_SESSIONS, IN_FLIGHT_CAP, ROUTED, EXACT_HORIZON, THINKING,
  FREED_NOW, GAPS_USED, MISS_N, MISS_A, MISS_B, COMMITTED_PREFILL, EVENTS_LEFT, NUM_DONE, NUM_DRAWS,
  PREFILLED_HEAD, PREFILLED_TAIL, STAGE, ASKING, NUM_RESERVED, NUM_ROUNDS, GIVEN_UP,
  NUM_READY, ARRIVED, COMPLETED, COMPLETED_INPUT, COMPLETED_OUTPUT, ADMITTED, NUM_NUMBERS) = range(32)  # fmt: skip
+FOR_EXPLICIT, FOR_CACHE = 1, 2
 NOW, STOP_AFTER, LAST_EVENT, TICK, HIT_RATE_SUM, NUM_MOMENTS = range(6)
 
 # sgl_reals: float64 [ranks, NUM_REALS]: SGLang's reservation ratio, its start, floor and fall per decode pass; ms of
@@ -191,6 +194,9 @@ def _accessor(name: str, dtype: type, columns: int = 0) -> Any:
                 builder.load(cgutils.gep(builder, book, place + i))  # type: ignore[no-untyped-call]
                 for i in (0, 1)
             )
+            # Arrays stay where they are while compiled code runs: an address once read need not be read again.
+            for entry in (address, rows):
+                entry.set_metadata("invariant.load", builder.module.add_metadata([]))
             itemsize = context.get_constant(types.intp, item.itemsize)
             array = make_array(array_type)(context, builder)  # type: ignore[no-untyped-call]
             shape, strides = [rows], [itemsize]
@@ -272,6 +278,13 @@ def beyond_block(limits, tokens):  # type: ignore[no-untyped-def]
 def is_elastic(st):  # type: ignore[no-untyped-def]
     """True when engines of this pool may come and go."""
     return records_of(st).shape[0] > 0
+
+
+@inner
+def note_preempted(st):  # type: ignore[no-untyped-def]
+    """A request will look for its blocks again: a run that left out the cache must start anew with it."""
+    if limits_of(st)[UNSHARED] == 1:
+        numbers_of(st)[GIVEN_UP] = FOR_CACHE
 
 
 @inner

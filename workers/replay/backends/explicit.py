@@ -71,6 +71,7 @@ from workers.replay.state import (
     blocks_for,
     limits_of,
     log_gap,
+    note_preempted,
     ranks_of,
     requests_of,
     run_remove,
@@ -222,6 +223,7 @@ def _grow(st, s, r, tokens):  # type: ignore[no-untyped-def]
 def _preempt(st, s, victim):  # type: ignore[no-untyped-def]
     """Recompute later: drop its blocks, keep its tokens, put it first in the queue, undo its work of this pass."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
+    note_preempted(st)
     run_remove(st, s, victim)
     release(st, s, victim, req[victim, COMPUTED], req[victim, HELD])
     rank[s, HELD_BLOCKS] -= req[victim, HELD]

@@ -38,6 +38,7 @@ from workers.replay.state import (
     EFFECT,
     EXPLICIT,
     FIRST_TOKEN,
+    FOR_EXPLICIT,
     FREE_BLOCKS,
     GAP_N,
     GENERATED,
@@ -78,6 +79,7 @@ from workers.replay.state import (
     growth_of,
     limits_of,
     log_gap,
+    note_preempted,
     numbers_of,
     ranks_of,
     requests_of,
@@ -287,7 +289,7 @@ def _admit(st, s, budget, now):  # type: ignore[no-untyped-def]
         if req[r, RESERVED_AS] > 0:
             # It would decode behind a partly computed prompt, which only `explicit` can do.
             if rank[s, PARTIAL] != NONE:
-                numbers_of(st)[GIVEN_UP] = 1
+                numbers_of(st)[GIVEN_UP] = FOR_EXPLICIT
             run_arrived(st, s, before, r, now)
             _compute(st, s, r, req[r, PROMPT], req[r, PROMPT])
             changed = True
@@ -345,6 +347,7 @@ def _preempt(st, s, victim, now):  # type: ignore[no-untyped-def]
     Its last token came at the end of the pass before, which is `now`.
     """
     limits, rank, req, stamp, grow = limits_of(st), ranks_of(st), requests_of(st), stamps_of(st), growth_of(st)
+    note_preempted(st)
     run_remove(st, s, victim)
     if victim == rank[s, PARTIAL]:
         rank[s, PARTIAL] = NONE
