@@ -30,9 +30,9 @@ class BatchFacts:
     """What replays want to know of a batch again and again.
 
     first: int64 [S], first request of every session in release order. has_next: int8 [R]. is_plain: one turn each.
-    is_uniform: all requests have the same lengths. is_in_order: sessions are released in the order of their requests. asks_each_decode: so few pairs of lengths, or output
-    tokens, that asking the time of every decode step costs little. longest_output: tokens. has_empty_prompt,
-    has_empty_output: some request has no prompt or no output token.
+    is_uniform: all requests have the same lengths. is_in_order: sessions are released in the order of their requests.
+    asks_each_decode: so few pairs of lengths, or output tokens, that asking the time of every decode step costs little.
+    longest_output: tokens. has_empty_prompt, has_empty_output: some request has no prompt or no output token.
     """
 
     first: NDArray[np.int64]
@@ -130,7 +130,7 @@ def build(
         stamps=stamps,
         sessions=found.first,
         thinkers=np.zeros((thinkers, 2)),
-        gaps=np.zeros((_FIRST_GAPS, 4)),
+        gaps=np.empty((_FIRST_GAPS, 4)),
         acceptance=np.array(pool.acceptance, dtype=np.float64),
         extents=extents,
         paths=tree.paths,
@@ -358,9 +358,9 @@ def _extents(
     limits[state.NUM_COPIES], limits[state.FIRST_SENTINEL] = num_copies, sentinel
     limits[state.OWN_BY_BLOCK] = int(by_block)
     extents = np.zeros((sentinel + num_ranks, 5), dtype=np.int32)
-    extents[:, kv_cache.NEXT_COPY] = state.NONE
     ends = np.arange(sentinel, sentinel + num_ranks)
     extents[sentinel:, kv_cache.LRU_PREV] = extents[sentinel:, kv_cache.LRU_NEXT] = ends
-    copies = np.full((num_copies, 3), state.NONE, dtype=np.int32)
-    copies[:, kv_cache.OWNER_NEXT] = np.arange(1, num_copies + 1)
+    limits[state.FREE_COPY] = state.NONE
+    # Filled as it is used: most of it never is.
+    copies = np.empty((num_copies, 3), dtype=np.int32)
     return extents, copies, first_own + own[:-1]

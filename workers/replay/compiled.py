@@ -21,6 +21,7 @@ from typing import Any
 import numba
 from numba.core.caching import UserProvidedCacheLocator
 
+from workers.replay.tables import IS_CHECKED
 from workers.timing import disk_cache
 
 _ROOT = Path(__file__).parents[2]
@@ -59,7 +60,7 @@ def _imported(root: Path, text: str) -> Iterator[Path]:
 
 def cache_directory(root: Path, parent: Path) -> Path:
     """The folder for these very sources; at most VERSIONS_KEPT folders, the last used, stay below `parent`."""
-    digest = hashlib.sha256(numba.__version__.encode())
+    digest = hashlib.sha256(f"{numba.__version__} {IS_CHECKED}".encode())
     for source in compiled_sources(root):
         digest.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
     directory = parent / digest.hexdigest()[:16]

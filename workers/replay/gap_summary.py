@@ -1,7 +1,7 @@
 """Statistics of all token gaps of a replay, read from its gap log without expanding a gap per token.
 
-A stretch of decode passes is one entry of the log. Percentiles are exact nearest ranks: gaps are counted in bins (see
-order_statistics), and only the passes in a bin that holds a wanted rank are looked at one by one.
+Percentiles are exact nearest ranks: gaps are counted in bins of their leading bits (see order_statistics), a whole run of
+passes at a time, and only the passes in a bin that holds a wanted rank are looked at one by one.
 """
 
 import math
@@ -9,59 +9,55 @@ import math
 import numpy as np
 
 from workers.replay.compiled import allocating, inner
-from workers.replay.order_statistics import bin_shift, bits_of, nearest_rank
-from workers.replay.state import (
-    GAP_CONTEXT,
-    GAP_COUNT,
-    GAP_MS,
-    GAP_STEPS,
-    GAPS_USED,
-    decode_table_of,
-    exact_values_of,
-    gaps_of,
-    numbers_of,
-    timing_of,
+from workers.replay.gap_pieces import (
+    NUM,
+    WEIGHT,
+    gap_of,
+    is_monotone,
+    pieces_of,
+    range_of,
+    sums_of,
 )
-from workers.replay.step_lookup import CHUNK, EXACT, KNOTS, NUM_CELLS, TIMING, cell_of, decode_duration, exact_place
+from workers.replay.order_statistics import bin_shift, bits_of, nearest_rank
+from workers.replay.state import exact_values_of
 
-_BINS, _FINE_BINS, _FEW = 2048, 256, 32
+_FINE_BINS, _FEW = 256, 32
+_BIN_SHIFT = 52 - 8
+_FIRST_BITS, _NUM_BINS = (1023 - 15) << 52, (40 << 8) + 2
+"""256 bins an octave from 2**-15 ms on, 40 octaves, one bin for what is shorter and one for what is longer."""
 
 
 @allocating
 def describe_gaps(st, copies, quantiles, gap_out, rate_out):  # type: ignore[no-untyped-def]
     """Statistics of all token gaps and of the rates 1000 / gap of those above zero; returns the number of gaps."""
-    gap_log = gaps_of(st)
-    used = numbers_of(st)[GAPS_USED]
     gap_out[:] = math.nan
     rate_out[:] = math.nan
-    if used == 0:
+    pieces = pieces_of(st)
+    if pieces.shape[0] == 0:
         return 0
-    longest_entry = np.int64(1)
-    for i in range(used):
-        longest_entry = max(longest_entry, np.int64(gap_log[i, GAP_STEPS]))
-    buffer = np.empty(longest_entry)
-    # Pass 1: moments, range of bins.
-    num, zeros, total, least, most = 0, 0, 0.0, math.inf, 0.0
+    num, zeros = np.int64(0), np.int64(0)
+    total, least, most = 0.0, math.inf, 0.0
     least_positive = math.inf
-    _gaps_of_entry(st, gap_log, 0, buffer)
-    centre, rate_centre = buffer[0], (1000.0 / buffer[0] if buffer[0] > 0.0 else 0.0)
+    centre = gap_of(exact_values_of(st), pieces, 0, 0)
+    rate_centre = 1000.0 / centre if centre > 0.0 else 0.0
     square, rate_sum, rate_square = 0.0, 0.0, 0.0
-    for i in range(used):
-        steps = _gaps_of_entry(st, gap_log, i, buffer)
-        weight = gap_log[i, GAP_COUNT]
-        entry_rate, entry_rate_square = 0.0, 0.0
-        low, high, entry_sum, entry_square = _moments(buffer, steps, centre)
-        if low > 0.0:
-            entry_rate, entry_rate_square = _moments_of_rates(buffer, steps, rate_centre)
-            least_positive = min(least_positive, low)
-        else:
-            zeros += np.int64(weight) * steps
+    for p in range(pieces.shape[0]):
+        weight = pieces[p, WEIGHT]
+        count = np.int64(weight) * np.int64(pieces[p, NUM])
+        low, high = range_of(st, pieces, p)
         least, most = min(least, low), max(most, high)
-        num += np.int64(weight) * steps
-        total += weight * entry_sum
-        square += weight * entry_square
-        rate_sum += weight * entry_rate
-        rate_square += weight * entry_rate_square
+        num += count
+        if low <= 0.0:
+            zeros += count
+            total -= count * centre
+            square += count * centre * centre
+            continue
+        least_positive = min(least_positive, low)
+        offs, off_squares, rates, rate_squares = sums_of(st, pieces, p, centre, rate_centre)
+        total += weight * offs
+        square += weight * off_squares
+        rate_sum += weight * rates
+        rate_square += weight * rate_squares
     mean_off = total / num
     gap_out[0], gap_out[1], gap_out[2] = centre + mean_off, least, most
     gap_out[8] = math.sqrt(max(0.0, square / num - mean_off * mean_off))
@@ -76,7 +72,7 @@ def describe_gaps(st, copies, quantiles, gap_out, rate_out):  # type: ignore[no-
         wanted[i] = nearest_rank(num * copies, quantiles[i]) // copies
         in_rates = nearest_rank(positive * copies, quantiles[i]) if positive > 0 else 0
         wanted[num_ranks + i] = zeros + (positive * copies - 1 - in_rates) // copies
-    found = _gaps_at_ranks(st, gap_log, used, buffer, least_positive if positive > 0 else 0.0, most, wanted)
+    found = _gaps_at_ranks(st, pieces, wanted)
     for i in range(num_ranks):
         gap_out[3 + i] = found[i]
         if positive > 0:
@@ -85,137 +81,95 @@ def describe_gaps(st, copies, quantiles, gap_out, rate_out):  # type: ignore[no-
 
 
 @inner
-def _moments(values, num, centre):  # type: ignore[no-untyped-def]
-    """(least, most, sum and sum of squares of the distances from `centre`) of values[:num].
-
-    Two of everything side by side: one chain of additions waits for each addition to end.
-    """
-    low, high, total, square = values[0], values[0], 0.0, 0.0
-    low_2, high_2, total_2, square_2 = values[0], values[0], 0.0, 0.0
-    for i in range(0, num - 1, 2):
-        value, value_2 = values[i], values[i + 1]
-        low, low_2 = value if value < low else low, value_2 if value_2 < low_2 else low_2
-        high, high_2 = value if value > high else high, value_2 if value_2 > high_2 else high_2
-        off, off_2 = value - centre, value_2 - centre
-        total, total_2 = total + off, total_2 + off_2
-        square, square_2 = square + off * off, square_2 + off_2 * off_2
-    if num & 1 == 1:
-        value = values[num - 1]
-        low, high = min(low, value), max(high, value)
-        off = value - centre
-        total += off
-        square += off * off
-    return min(low, low_2), max(high, high_2), total + total_2, square + square_2
+def _bin_of(gap):  # type: ignore[no-untyped-def]
+    return min(max((bits_of(gap) - _FIRST_BITS >> _BIN_SHIFT) + 1, 0), _NUM_BINS - 1)
 
 
 @inner
-def _moments_of_rates(gaps, num, centre):  # type: ignore[no-untyped-def]
-    """(sum, sum of squares) of the distances of 1000 / gap from `centre`, gaps[:num] above zero; side by side as above."""
-    total, square, total_2, square_2 = 0.0, 0.0, 0.0, 0.0
-    for i in range(0, num - 1, 2):
-        off, off_2 = 1000.0 / gaps[i] - centre, 1000.0 / gaps[i + 1] - centre
-        total, total_2 = total + off, total_2 + off_2
-        square, square_2 = square + off * off, square_2 + off_2 * off_2
-    if num & 1 == 1:
-        off = 1000.0 / gaps[num - 1] - centre
-        total += off
-        square += off * off
-    return total + total_2, square + square_2
-
-
-@inner
-def _gaps_of_entry(st, gap_log, i, buffer):  # type: ignore[no-untyped-def]
-    """Write the gaps of log entry i, one per pass, into `buffer`; returns how many."""
-    steps = np.int64(gap_log[i, GAP_STEPS])
-    if steps == 0:
-        buffer[0] = gap_log[i, GAP_MS]
-        return 1
-    n, context_sum = np.int64(gap_log[i, GAP_COUNT]), np.int64(gap_log[i, GAP_CONTEXT])
-    if timing_of(st)[TIMING] == EXACT:
-        values = exact_values_of(st)
-        mean = context_sum // n
-        done = np.int64(0)
-        while done < steps:
-            place = exact_place(st, n, mean + done)
-            stop = min(steps, done + CHUNK - ((mean + done) & (CHUNK - 1)))
-            for j in range(done, stop):
-                buffer[j] = values[place + j - done]
-            done = np.int64(stop)
-        return steps
-    if timing_of(st)[TIMING] != KNOTS:
-        for j in range(steps):
-            buffer[j] = decode_duration(st, n, context_sum + j * n)
-        return steps
-    table = decode_table_of(st)
-    mean = context_sum // n
-    done = np.int64(0)
-    while done < steps:
-        cell, cell_start, width = cell_of(mean + done)
-        place = 2 * (n * NUM_CELLS + cell)
-        value, slope = table[place], table[place + 1]
-        offset = mean + done - cell_start
-        stop = min(steps, done + width - offset)
-        for j in range(done, stop):
-            buffer[j] = value + slope * (offset + j - done)
-        done = np.int64(stop)
-    return steps
+def _end_of_run(values, pieces, p, begin, monotone, last_bin):  # type: ignore[no-untyped-def]
+    """(bin of gap `begin` of piece p, end of the run of gaps from there on that share it)."""
+    num = np.int64(pieces[p, NUM])
+    at = _bin_of(gap_of(values, pieces, p, begin))
+    if monotone:
+        if at == last_bin:
+            return at, num
+        low, high = begin, num - 1
+        while high - low > 1:
+            middle = (low + high) >> 1
+            if _bin_of(gap_of(values, pieces, p, middle)) == at:
+                low = middle
+            else:
+                high = middle
+        return at, high
+    end = begin + 1
+    while end < num and _bin_of(gap_of(values, pieces, p, end)) == at:
+        end += 1
+    return at, end
 
 
 @allocating
-def _gaps_at_ranks(st, gap_log, used, buffer, least, most, wanted):  # type: ignore[no-untyped-def]
-    """The gaps at 0-based ranks of the sorted multiset; `least` is the least above zero, bin 0 holds the zeros."""
-    base, shift = bits_of(least), bin_shift(least, most, _BINS)
-    num_bins = (bits_of(most) - base >> shift) + 2 if most > 0.0 else 1
-    weights = np.zeros(num_bins, dtype=np.int64)
-    entries = np.zeros(num_bins, dtype=np.int32)
-    entry_bins = np.empty((used, 2), dtype=np.int32)
-    for i in range(used):
-        steps = _gaps_of_entry(st, gap_log, i, buffer)
-        weight = np.int64(gap_log[i, GAP_COUNT])
-        first, last = num_bins, 0
-        # Neighbours mostly share a bin: counting them before they are stored saves waiting for each store.
-        current, run = np.int64(0), 0
-        for j in range(steps):
-            at = (bits_of(buffer[j]) - base >> shift) + 1 if buffer[j] > 0.0 else 0
-            if at != current:
-                weights[current] += weight * run
-                entries[current] += run
-                current, run = np.int64(at), 0
-                first, last = min(first, at), max(last, at)
-            run += 1
-        weights[current] += weight * run
-        entries[current] += run
-        entry_bins[i, 0], entry_bins[i, 1] = min(first, current), max(last, current)
-    below = np.zeros(num_bins + 1, dtype=np.int64)
-    for at in range(num_bins):
-        below[at + 1] = below[at] + weights[at]
-    bins = np.searchsorted(below, wanted, side="right") - 1
-    starts = np.full(num_bins, -1, dtype=np.int64)
-    wanted_before = np.zeros(num_bins + 1, dtype=np.int32)
-    size = 0
-    for at in bins:
-        if starts[at] < 0:
-            starts[at] = size
+def _gaps_at_ranks(st, pieces, wanted):  # type: ignore[no-untyped-def]
+    """The gaps at 0-based ranks of the sorted multiset."""
+    values = exact_values_of(st)
+    weights = np.zeros(_NUM_BINS, dtype=np.int64)
+    entries = np.zeros(_NUM_BINS, dtype=np.int32)
+    ranges = np.empty((pieces.shape[0], 2), dtype=np.int32)
+    lowest, highest = np.int64(_NUM_BINS), np.int64(0)
+    for p in range(pieces.shape[0]):
+        num, weight = np.int64(pieces[p, NUM]), np.int64(pieces[p, WEIGHT])
+        monotone = is_monotone(st, pieces, p)
+        last_bin = _bin_of(gap_of(values, pieces, p, num - 1))
+        first, last = np.int64(_NUM_BINS), np.int64(0)
+        end = np.int64(0)
+        while end < num:
+            begin = end
+            at, end = _end_of_run(values, pieces, p, begin, monotone, last_bin)
+            weights[at] += weight * (end - begin)
+            entries[at] += end - begin
+            first, last = min(first, at), max(last, at)
+        ranges[p, 0], ranges[p, 1] = first, last
+        lowest, highest = min(lowest, first), max(highest, last)
+    # Per rank its bin and the weight below it; per wanted bin, in order, where its gaps are put.
+    order = np.argsort(wanted)
+    bins, places = np.empty(wanted.size, dtype=np.int64), np.empty(wanted.size, dtype=np.int64)
+    ranks = np.empty(wanted.size, dtype=np.int64)
+    starts = np.empty(wanted.size, dtype=np.int64)
+    num_bins, size, below, at = 0, 0, np.int64(0), lowest
+    for i in order:
+        while wanted[i] >= below + weights[at]:
+            below += weights[at]
+            at += 1
+        ranks[i] = wanted[i] - below
+        if num_bins == 0 or bins[num_bins - 1] != at:
+            bins[num_bins], starts[num_bins] = at, size
             size += entries[at]
-            wanted_before[at + 1] = 1
-    for at in range(num_bins):
-        wanted_before[at + 1] += wanted_before[at]
+            num_bins += 1
+        places[i] = num_bins - 1
     gaps, heavy = np.empty(size), np.empty(size, dtype=np.int64)
-    filled = starts.copy()
-    for i in range(used):
-        if wanted_before[entry_bins[i, 1] + 1] == wanted_before[entry_bins[i, 0]]:
+    filled = starts[:num_bins].copy()
+    for p in range(pieces.shape[0]):
+        k = 0
+        while k < num_bins and bins[k] < ranges[p, 0]:
+            k += 1
+        if k == num_bins or bins[k] > ranges[p, 1]:
             continue
-        steps = _gaps_of_entry(st, gap_log, i, buffer)
-        for j in range(steps):
-            at = (bits_of(buffer[j]) - base >> shift) + 1 if buffer[j] > 0.0 else 0
-            if starts[at] >= 0:
-                gaps[filled[at]] = buffer[j]
-                heavy[filled[at]] = np.int64(gap_log[i, GAP_COUNT])
-                filled[at] += 1
+        num = np.int64(pieces[p, NUM])
+        monotone = is_monotone(st, pieces, p)
+        last_bin = _bin_of(gap_of(values, pieces, p, num - 1))
+        end = np.int64(0)
+        while end < num:
+            begin = end
+            at, end = _end_of_run(values, pieces, p, begin, monotone, last_bin)
+            for k in range(num_bins):
+                if bins[k] == at:
+                    for i in range(begin, end):
+                        gaps[filled[k]] = gap_of(values, pieces, p, i)
+                        heavy[filled[k]] = np.int64(pieces[p, WEIGHT])
+                        filled[k] += 1
     found = np.empty(wanted.size)
     for i in range(wanted.size):
-        begin, end = starts[bins[i]], filled[bins[i]]
-        found[i] = _weighted_value(gaps[begin:end], heavy[begin:end], wanted[i] - below[bins[i]])
+        begin, end = starts[places[i]], filled[places[i]]
+        found[i] = _weighted_value(gaps[begin:end], heavy[begin:end], ranks[i])
     return found
 
 

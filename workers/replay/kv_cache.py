@@ -19,6 +19,7 @@ from workers.replay.state import (
     CACHING,
     CHANGED_HEAD,
     CHANGED_NEXT,
+    COPIES_USED,
     FIRST_COPY,
     FIRST_SENTINEL,
     FREE_BLOCKS,
@@ -262,20 +263,25 @@ def _drop(st, s, extent, r):  # type: ignore[no-untyped-def]
 # ---- second copies of one-block extents
 # copy c: extent FIRST_COPY + c; next_copy[extent or copy extent] chains the copies of a block by age; copy_extent[c] is the
 # block's main extent, the oldest copy; copy_owner[c] the one request that holds it; owner_copy / owner_next chain a
-# request's copies. Unused copies are chained through owner_next from FREE_COPY.
+# request's copies. Copies given back are chained through owner_next from FREE_COPY; COPIES_USED is the first never used.
+# No copy is extent 0, so a next_copy of 0 ends a chain and fresh extents need no filling.
 
 
 @inner
 def _add_copy(st, extent, r):  # type: ignore[no-untyped-def]
     limits, req, ext, spare = limits_of(st), requests_of(st), extents_of(st), copies_of(st)
     copy = limits[FREE_COPY]
-    limits[FREE_COPY] = spare[copy, OWNER_NEXT]
+    if copy == NONE:
+        copy = limits[COPIES_USED]
+        limits[COPIES_USED] += 1
+    else:
+        limits[FREE_COPY] = spare[copy, OWNER_NEXT]
     mine = limits[FIRST_COPY] + copy
     last = extent
-    while ext[last, NEXT_COPY] != NONE:
+    while ext[last, NEXT_COPY] != 0:
         last = ext[last, NEXT_COPY]
     ext[last, NEXT_COPY] = mine
-    ext[mine, NEXT_COPY] = NONE
+    ext[mine, NEXT_COPY] = 0
     spare[copy, COPY_EXTENT] = extent
     spare[copy, COPY_OWNER] = r
     spare[copy, OWNER_NEXT] = req[r, OWNER_COPY]
@@ -313,7 +319,7 @@ def _forget(st, extent):  # type: ignore[no-untyped-def]
         _free_copy(st, copy)
         return
     heir = ext[extent, NEXT_COPY]
-    if heir == NONE:
+    if heir == 0:
         return
     copy = heir - first_copy
     ext[extent, NEXT_COPY] = ext[heir, NEXT_COPY]

@@ -101,7 +101,10 @@ def _run(
         try:
             if in_order:
                 order_queues(st)
-                if drive(st, pool, table, facts_of(batch).asks_each_decode, should_stop, cohorts.run) == passes.FINISHED:
+                if (
+                    drive(st, pool, table, facts_of(batch).asks_each_decode, should_stop, cohorts.run)
+                    == passes.FINISHED
+                ):
                     return st
                 in_order = False
                 continue

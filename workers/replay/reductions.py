@@ -49,8 +49,11 @@ def serves_in_order(pool: Pool, batch: RequestBatch) -> bool:
         return False
     prompt, output = int(batch.input_tokens[0]), int(effective_output(pool, batch)[0])
     room = pool.num_blocks * pool.block_size
-    return prompt > 0 and output > 0 and prompt + output <= room and (
-        pool.chunked_prefill or prompt <= pool.max_num_batched_tokens
+    return (
+        prompt > 0
+        and output > 0
+        and prompt + output <= room
+        and (pool.chunked_prefill or prompt <= pool.max_num_batched_tokens)
     )
 
 

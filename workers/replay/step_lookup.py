@@ -4,9 +4,11 @@ The clock adds one duration per pass, in pass order, so a stretch that is cut an
 that is not. Unknown durations are NaN: the loop then asks the host, which fills the tables (see step_table).
 
 timing: int64 [NUM_TIMING]. rates: float64 [NUM_RATES]. decode_table: float64 [NUM_ROWS, NUM_CELLS, 2], row n: ms at the
-start of a cell of context lengths and ms per further token. memo_keys: int64 [H, 2], first NONE when empty: (n << 32 | isl,
-prefix) of a prefill, (DECODE_TAG | n, context sum) of a decode pass; memo_values: float64 [H], ms. exact_index: int32
-[EXACT_ROWS, EXACT_WIDTH], chunk of batch size n and context // CHUNK, or NONE; exact_values: float64 [chunks, CHUNK], ms.
+start of a cell of context lengths and ms per further token. memo: int64 [H, 4], KEY_A NONE when empty: KEY_A and KEY_B are
+(n << 32 | isl, prefix) of a prefill, (DECODE_TAG | n, context sum) of a decode pass, MEMO_MS the bits of a float, ms.
+exact_index: int32 [EXACT_ROWS, EXACT_WIDTH], chunk of batch size n and context // CHUNK, or NONE; exact_values: float64
+[chunks, CHUNK], ms. exact_sums float64 [chunks * CHUNK, NUM_SUMS], exact_facts float64 [chunks, NUM_CHUNK_FACTS]: see
+gap_pieces.
 """
 
 import math
@@ -22,8 +24,7 @@ from workers.replay.state import (
     decode_table_of,
     exact_index_of,
     exact_values_of,
-    memo_keys_of,
-    memo_values_of,
+    memo_of,
     numbers_of,
     rates_of,
     timing_of,
@@ -33,6 +34,7 @@ from workers.timing.polynomial import DECODE_COEFFICIENTS, PREFILL_COEFFICIENTS
 CONSTANT, POLYNOMIAL, KNOTS, MEMO, EXACT = range(5)
 TIMING, HASH_MASK, HASH_USED, NUM_ROWS, EXACT_ROWS, EXACT_WIDTH, EXACT_CHUNKS, NUM_TIMING = range(8)
 PREFILL_MS, DECODE_MS, POOL_TOKENS, NUM_RATES = range(4)
+KEY_A, KEY_B, MEMO_MS = range(3)
 
 FINE = 32
 """Context lengths below this have a cell each; above, an octave has CELLS_PER_OCTAVE cells of equal width."""
@@ -41,6 +43,8 @@ NUM_CELLS = FINE + CELLS_PER_OCTAVE * 17
 DECODE_TAG = 1 << 62
 CHUNK_BITS = 7
 CHUNK = 1 << CHUNK_BITS
+CHUNK_CENTRE, CHUNK_RATE_CENTRE, CHUNK_MONOTONE, NUM_CHUNK_FACTS = range(4)
+NUM_SUMS = 4
 
 _P2, _P1, _P0 = PREFILL_COEFFICIENTS
 _D2, _D1, _D0 = DECODE_COEFFICIENTS
@@ -60,27 +64,27 @@ def cell_of(context):  # type: ignore[no-untyped-def]
 
 
 @entry
-def slot_of(keys, mask, first, second):  # type: ignore[no-untyped-def]
-    """Slot of a key pair in an open-addressing table: where it is, or where it belongs."""
+def slot_of(memo, mask, first, second):  # type: ignore[no-untyped-def]
+    """Row of a key pair in an open-addressing table: where it is, or where it belongs."""
     mixed = np.uint64(first) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(second) * np.uint64(0xC2B2AE3D27D4EB4F)
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
     slot = np.int64(mixed >> np.uint64(33)) & mask
-    while keys[slot, 0] != NONE and (keys[slot, 0] != first or keys[slot, 1] != second):
+    while memo[slot, KEY_A] != NONE and (memo[slot, KEY_A] != first or memo[slot, KEY_B] != second):
         slot = (slot + 1) & mask
     return slot
 
 
 @entry
-def insert_all(keys, values, mask, new_keys, new_values):  # type: ignore[no-untyped-def]
-    """Put pairs of keys with their values into an open-addressing table; how many were not there before."""
+def insert_all(memo, mask, rows):  # type: ignore[no-untyped-def]
+    """Put rows of two keys and a value's bits into an open-addressing table; how many were not there before."""
     added = 0
-    for i in range(new_values.size):
-        slot = slot_of(keys, mask, new_keys[i, 0], new_keys[i, 1])
-        if keys[slot, 0] == NONE:
+    for i in range(rows.shape[0]):
+        slot = slot_of(memo, mask, rows[i, KEY_A], rows[i, KEY_B])
+        if memo[slot, KEY_A] == NONE:
             added += 1
-        keys[slot, 0], keys[slot, 1] = new_keys[i, 0], new_keys[i, 1]
-        values[slot] = new_values[i]
+        for column in range(3):
+            memo[slot, column] = rows[i, column]
     return added
 
 
@@ -122,9 +126,9 @@ def prefill_duration(st, n, isl, prefix):  # type: ignore[no-untyped-def]
 
 @inner
 def _memo(st, first, second):  # type: ignore[no-untyped-def]
-    keys = memo_keys_of(st)
-    slot = slot_of(keys, timing_of(st)[HASH_MASK], first, second)
-    return math.nan if keys[slot, 0] == NONE else memo_values_of(st)[slot]
+    memo = memo_of(st)
+    slot = slot_of(memo, timing_of(st)[HASH_MASK], first, second)
+    return math.nan if memo[slot, KEY_A] == NONE else np.int64(memo[slot, MEMO_MS]).view(np.float64)
 
 
 @inner

@@ -26,11 +26,14 @@ from workers.replay.step_lookup import (
     EXACT_WIDTH,
     HASH_MASK,
     HASH_USED,
+    KEY_A,
     KNOTS,
     MEMO,
     NUM_CELLS,
+    NUM_CHUNK_FACTS,
     NUM_RATES,
     NUM_ROWS,
+    NUM_SUMS,
     NUM_TIMING,
     POLYNOMIAL,
     POOL_TOKENS,
@@ -38,7 +41,6 @@ from workers.replay.step_lookup import (
     TIMING,
     cell_of,
     insert_all,
-    slot_of,
 )
 from workers.timing.fixed import FixedTimes
 from workers.timing.polynomial import PolynomialTimes
@@ -64,7 +66,7 @@ class KnotTimes(StepTimes, Protocol):
 class StepTable:
     """The tables of one StepTimes object; layouts see step_lookup.
 
-    timing: int64. rates: float64. decode: float64 [batch sizes, NUM_CELLS, 2]. keys: int64 [H, 2]. values: float64 [H].
+    timing: int64. rates: float64. decode: float64 [batch sizes, NUM_CELLS, 2]. memo: int64 [H, 4].
     """
 
     def __init__(self, source: StepTimes) -> None:
@@ -83,8 +85,9 @@ class StepTable:
         self.decode = np.zeros((0, NUM_CELLS, 2))
         self.exact_index = np.full((0, 64), NONE, dtype=np.int32)
         self.exact_values = np.full((0, CHUNK), np.nan)
-        self.keys = np.full((256, 2), NONE, dtype=np.int64)
-        self.values = np.zeros(256)
+        self.exact_sums = np.zeros((0, NUM_SUMS))
+        self.exact_facts = np.full((0, NUM_CHUNK_FACTS), np.nan)
+        self.memo = np.full((256, 4), NONE, dtype=np.int64)
         self._has_prefills = False
         self._has_decodes: set[int] = set()
 
@@ -96,8 +99,9 @@ class StepTable:
             timing[TIMING] = EXACT
         st["timing"], st["rates"] = timing, self.rates
         st["exact_index"], st["exact_values"] = self.exact_index.reshape(-1), self.exact_values.reshape(-1)
+        st["exact_sums"], st["exact_facts"] = self.exact_sums, self.exact_facts
         st["decode_table"] = self.decode.reshape(-1)
-        st["memo_keys"], st["memo_values"] = self.keys, self.values
+        st["memo"] = self.memo
 
     def learn_prefill(self, n: int, isl: int, prefix: int) -> None:
         """Ask one prefill time, ms; with the first, everything that costs nothing to ask."""
@@ -143,29 +147,25 @@ class StepTable:
 
     def _insert(self, first: int, second: int, duration_ms: float) -> None:
         self._make_memo_room(1)
-        slot = slot_of(self.keys, self.timing[HASH_MASK], first, second)
-        if self.keys[slot, 0] == NONE:
-            self.timing[HASH_USED] += 1
-        self.keys[slot] = first, second
-        self.values[slot] = duration_ms
+        row = np.array([[first, second, np.float64(duration_ms).view(np.int64)]])
+        self.timing[HASH_USED] += insert_all(self.memo, self.timing[HASH_MASK], row)
 
     def _insert_known(self, questions: NDArray[np.int64], ns: NDArray[np.int64]) -> None:
         self._make_memo_room(len(ns))
-        keys = np.stack([(questions[:, 0] << 32) | questions[:, 1], questions[:, 2]], axis=1)
-        self.timing[HASH_USED] += insert_all(self.keys, self.values, self.timing[HASH_MASK], keys, ns / 1e6)
+        rows = np.stack([(questions[:, 0] << 32) | questions[:, 1], questions[:, 2], (ns / 1e6).view(np.int64)], axis=1)
+        self.timing[HASH_USED] += insert_all(self.memo, self.timing[HASH_MASK], rows)
 
     def _make_memo_room(self, more: int) -> None:
         """Keep the open-addressing table at most half full."""
-        size, needed = self.values.size, 2 * (int(self.timing[HASH_USED]) + more)
+        size, needed = len(self.memo), 2 * (int(self.timing[HASH_USED]) + more)
         if needed < size:
             return
         while needed >= size:
             size *= 4
-        keys, values = np.full((size, 2), NONE, dtype=np.int64), np.zeros(size)
-        is_used = self.keys[:, 0] != NONE
-        insert_all(keys, values, size - 1, self.keys[is_used], self.values[is_used])
+        memo = np.full((size, 4), NONE, dtype=np.int64)
+        insert_all(memo, size - 1, self.memo[self.memo[:, KEY_A] != NONE])
         self.timing[HASH_MASK] = size - 1
-        self.keys, self.values = keys, values
+        self.memo = memo
 
     def _make_row(self, n: int) -> None:
         rows = len(self.decode)
@@ -189,6 +189,7 @@ class StepTable:
     def _store_exact(self, n: int, contexts: NDArray[np.int64], ns: NDArray[np.int64]) -> None:
         places = self._exact_places(n, contexts)
         self.exact_values.reshape(-1)[places] = ns / 1e6
+        self.exact_facts[places // CHUNK] = np.nan
 
     def _exact_places(self, n: int, contexts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Flat places in exact_values of ascending contexts; their chunks are made."""
@@ -201,6 +202,8 @@ class StepTable:
         if used + len(missing) > len(self.exact_values):
             more = np.full((max(64, used, len(missing)), CHUNK), np.nan)
             self.exact_values = np.concatenate([self.exact_values, more])
+            self.exact_sums = np.zeros((self.exact_values.size, NUM_SUMS))
+            self.exact_facts = np.full((len(self.exact_values), NUM_CHUNK_FACTS), np.nan)
         self.exact_index[n, missing] = np.arange(used, used + len(missing))
         self.timing[EXACT_CHUNKS] += len(missing)
         first_places = self.exact_index[n, contexts // CHUNK].astype(np.int64) * CHUNK

@@ -85,7 +85,13 @@ def test_replay_identical_requests_short_of_blocks_preempts_as_with_queues() -> 
     fleet, batch = random_case(0, "vllm")
     assert fleet.agg is not None
     pool = replace(
-        fleet.agg, num_blocks=30, block_size=4, max_num_seqs=8, max_num_batched_tokens=64, replicas=1, context_length=None
+        fleet.agg,
+        num_blocks=30,
+        block_size=4,
+        max_num_seqs=8,
+        max_num_batched_tokens=64,
+        replicas=1,
+        context_length=None,
     )
     batch = replace(batch, input_tokens=np.full(40, 30), output_tokens=np.full(40, 40), in_flight_cap=8,
                     arrival_ms=np.zeros(40), delay_ms=np.zeros(40), session=np.arange(40), order=np.arange(40))  # fmt: skip
