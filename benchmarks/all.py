@@ -50,13 +50,16 @@ def _run(part: Part, peer: Path | None, until: float) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "result.json"
         places = {"out": str(out)}
-        if part.needs("peer"):
-            places["peer"] = str(peer or installed())
-        if part.needs("url"):
-            with running_service() as service:
-                _run_in(part, places | {"url": service.url}, until)
-        else:
-            _run_in(part, places, until)
+        try:
+            if part.needs("peer"):
+                places["peer"] = str(peer or installed())
+            if part.needs("url"):
+                with running_service() as service:
+                    _run_in(part, places | {"url": service.url}, until)
+            else:
+                _run_in(part, places, until)
+        except (OSError, subprocess.SubprocessError) as error:
+            print(f"== {part.name}: {error}", flush=True)
         if not out.exists():
             return False
         (RESULTS / f"{part.name}.json").write_bytes(out.read_bytes())

@@ -11,7 +11,7 @@ from typing import Any
 REPOSITORY = Path(__file__).parent.parent
 REQUIREMENT = "aisimulate==0.13.0.dev202610270000000085"
 _FOLDER = REPOSITORY / ".cache" / "peer"
-_INSTALL_WITHIN_S, _RUN_WITHIN_S = 1200.0, 1200.0
+_INSTALL_WITHIN_S, _RUN_WITHIN_S = 600.0, 1200.0
 
 
 def installed() -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import subprocess
 import time
 from pathlib import Path
 
@@ -48,6 +49,18 @@ finally:
 """
     assert not bench._run(part(code, results, within_s=1.0), None, math.inf)
     assert mark.exists()
+
+
+def test_part_whose_peer_cannot_be_had_does_not_end_the_run(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused() -> Path:
+        raise subprocess.CalledProcessError(1, "pip")
+
+    monkeypatch.setattr(bench, "installed", refused)
+    asks = Part("made", "part.py {peer} {out}", lambda _: iter(()))
+    assert not bench._run(asks, None, math.inf)
+    assert "made: Command 'pip'" in capsys.readouterr().out
 
 
 def test_part_without_time_left_is_not_begun(results: Path) -> None:
