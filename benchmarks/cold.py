@@ -29,7 +29,7 @@ _STAGES = """
     FROM studies, (SELECT min(started_at) AS first, max(finished_at) AS last FROM trials WHERE study_id = %(id)s) AS t
     WHERE id = %(id)s
 """
-_NAMES = ("to_begin_s", "to_first_trial_s", "trials_s", "rank_s", "check_leaders_s")
+_NAMES = ("to_begin_s", "to_first_trial_s", "trials_s", "check_and_rank_s", "end_s")
 
 
 def main() -> None:

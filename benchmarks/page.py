@@ -96,8 +96,8 @@ _STAGES = {
     "to_begin_s": "accepted, until a worker begins",
     "to_first_trial_s": "plan and first question to the search",
     "trials_s": "first trial taken to last trial stored, with the search between rounds",
-    "rank_s": "ranking",
-    "check_leaders_s": "check of the leaders (other loads, other seeds)",
+    "check_and_rank_s": "the search is asked for the last time, leaders are checked at other loads, places are written",
+    "end_s": "checks and end are written",
     "answer_s": "request, and the news of the end reaching the client",
 }
 

@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = [DOCS / "performance.md", DOCS / "scale.md", DOCS / "chaos.md", DOCS / "model" / "planner.md"]
+PAGES = [
+    DOCS / "performance.md",
+    DOCS / "scale.md",
+    DOCS / "chaos.md",
+    *(DOCS / "model" / name for name in ("planner.md", "measured.md", "fidelity.md")),
+]
 _FIGURE = re.compile(r"\d[\d.,]* ?(ms|s|µs|us|kB|MB|GB|x|%|/s)\b")
 _COMMAND = re.compile(r"`(python3? [^`]*|make [^`]*)`")
 _TABLE = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
