@@ -1,11 +1,12 @@
 """Our search against the peer's on the same space: is our best at least as good, in the peer's own simulator?
 
-python -m benchmarks.recommend SEARCHES.json URL [--peer COMMAND] [--only TEXT] [--modes agg|both] --out RESULT.json
+python -m benchmarks.recommend SEARCHES.json URL [--peer COMMAND [--run-peer]] [--only TEXT] --out RESULT.json
 
 Reads a file of the peer's searches with their candidates and wall seconds (whole process), and submits each to the service at
 URL: once to warm it up, then `--repeats` times, of which the median counts. With --peer our winner, or members of our front,
-are replayed there and judged by its metrics; without it, by ours. Exits 1 when the peer found something better, or was not
-beaten by a factor of 100.
+are replayed there and judged by its metrics; without it, by ours. With --run-peer the peer searches in this very run too,
+and its seconds count instead of the recorded ones. Exits 1 when the peer found something better, or was not beaten by a
+factor of 100.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import math
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,6 +140,17 @@ def replayed_by_peer(peer: str, document: Mapping[str, Any]) -> dict[str, float]
     return dict(report.get("summary") or report)
 
 
+def searched_by_peer(peer: str, document: Mapping[str, Any]) -> float:
+    """Seconds of the peer's own search, whole process. Raises: CalledProcessError with its message."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked = Path(folder, "case.yaml")
+        asked.write_text(json.dumps(document))
+        command = [peer, "recommend", "--config", str(asked), "--output-dir", f"{folder}/out", "--format", "json"]
+        began = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        return time.perf_counter() - began
+
+
 def leaders(client: httpx.Client, study: Mapping[str, Any]) -> list[Found]:
     """The winner, or the members of the front, as the service shows them."""
     is_pareto = study["config"]["goal"]["target"] == "pareto"
@@ -194,7 +207,7 @@ def measure(
         "theirs": value_of(theirs),
         "seconds": round(seconds, 3),
         "worst_seconds": round(ended[-1][1], 3),
-        "peer_seconds": search["peer_process_s"],
+        "peer_seconds": round(search["peer_process_s"], 3),
         "speedup": round(search["peer_process_s"] / seconds, 1),
         "evaluated": study["progress"]["done"],
         "exhaustive": study["coverage"]["exhaustive"],
@@ -210,7 +223,7 @@ def _unfinished(search: Mapping[str, Any], study: Mapping[str, Any], seconds: fl
         "ours": None,
         "status": study["status"],
         "seconds": round(seconds, 3),
-        "peer_seconds": search["peer_process_s"],
+        "peer_seconds": round(search["peer_process_s"], 3),
         "speedup": round(search["peer_process_s"] / seconds, 1),
         "evaluated": study["progress"]["done"],
         "at_least_as_good": False,
@@ -223,6 +236,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("searches", type=Path)
     parser.add_argument("url", help="a running service")
     parser.add_argument("--peer", help="the peer's command; without it our own metrics judge")
+    parser.add_argument("--run-peer", action="store_true", help="time the peer's own search in this run")
     parser.add_argument("--only", default="", help="searches whose id contains this text")
     parser.add_argument("--modes", choices=("agg", "both"), default="both")
     parser.add_argument("--repeats", type=int, default=3)
@@ -233,6 +247,8 @@ def main(arguments: list[str] | None = None) -> int:
     with httpx.Client(base_url=options.url, timeout=120) as client:
         for search in load_json(options.searches)["searches"]:
             if options.only in search["id"]:
+                if options.peer and options.run_peer:
+                    search |= {"peer_process_s": searched_by_peer(options.peer, search["config"])}
                 both = options.modes == "both"
                 results.append(measure(client, search, options.peer, both, options.repeats, options.within))
                 print({key: value for key, value in results[-1].items() if key != "points"}, flush=True)
