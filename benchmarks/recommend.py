@@ -160,10 +160,14 @@ def leaders(client: httpx.Client, study: Mapping[str, Any]) -> list[Found]:
 
 
 def judged(config: SmartSearchConfig, told: Found, peer: str | None) -> tuple[float, ...]:
-    """The objectives of our candidate, by the peer's replay if there is a peer."""
+    """The objectives of our candidate, by the peer's replay if there is a peer and it does not fail."""
     if peer is None:
         return told.objectives
-    metrics = replayed_by_peer(peer, peer_config(config, told))
+    try:
+        metrics = replayed_by_peer(peer, peer_config(config, told))
+    except subprocess.CalledProcessError as error:
+        print(f"the peer failed with exit code {error.returncode}; our own metrics stand in: {error.stderr[-200:]}")
+        return told.objectives
     values = objectives(config.goal, metrics, told.deployment.used_gpus)
     return tuple(value or 0.0 for value in values)
 
