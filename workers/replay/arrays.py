@@ -137,6 +137,7 @@ def build(
         copies=copies,
         growth=np.zeros(num_ranks * pool.block_size, dtype=np.int32),
         ring=np.full(rings, state.NONE, dtype=np.int32),
+        due_bits=np.zeros(rings // 128, dtype=np.uint64),
     )
     if pool.backend == "sglang":
         add_sglang(st, pool, batch, radix_nodes)
@@ -213,7 +214,7 @@ def has_single_blocks(pool: Pool, batch: RequestBatch, is_routed: bool) -> bool:
 
 def _limits(pool: Pool, batch: RequestBatch) -> NDArray[np.int64]:
     limits = np.zeros(state.NUM_LIMITS, dtype=np.int64)
-    ring = 1
+    ring = 64
     while ring <= facts_of(batch).longest_output + 1:
         ring *= 2
     values = {

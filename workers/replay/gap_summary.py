@@ -22,9 +22,9 @@ from workers.replay.order_statistics import bin_shift, bits_of, nearest_rank
 from workers.replay.state import exact_values_of
 
 _FINE_BINS, _FEW = 256, 32
-_BIN_SHIFT = 52 - 8
-_FIRST_BITS, _NUM_BINS = (1023 - 15) << 52, (40 << 8) + 2
-"""256 bins an octave from 2**-15 ms on, 40 octaves, one bin for what is shorter and one for what is longer."""
+_FIRST_BITS, _OCTAVES, _MANY = (1023 - 15) << 52, 40, 8192
+"""Bins begin at 2**-15 ms: 2**fine an octave, one bin for what is shorter and one for what is longer. Many pieces are worth
+finer bins: fewer gaps share one with a wanted rank."""
 
 
 @allocating
@@ -81,28 +81,28 @@ def describe_gaps(st, copies, quantiles, gap_out, rate_out):  # type: ignore[no-
 
 
 @inner
-def _bin_of(gap):  # type: ignore[no-untyped-def]
-    return min(max((bits_of(gap) - _FIRST_BITS >> _BIN_SHIFT) + 1, 0), _NUM_BINS - 1)
+def _bin_of(gap, fine):  # type: ignore[no-untyped-def]
+    return min(max((bits_of(gap) - _FIRST_BITS >> (52 - fine)) + 1, 0), (_OCTAVES << fine) + 1)
 
 
 @inner
-def _end_of_run(values, pieces, p, begin, monotone, last_bin):  # type: ignore[no-untyped-def]
+def _end_of_run(values, pieces, p, begin, monotone, last_bin, fine):  # type: ignore[no-untyped-def]
     """(bin of gap `begin` of piece p, end of the run of gaps from there on that share it)."""
     num = np.int64(pieces[p, NUM])
-    at = _bin_of(gap_of(values, pieces, p, begin))
+    at = _bin_of(gap_of(values, pieces, p, begin), fine)
     if monotone:
         if at == last_bin:
             return at, num
         low, high = begin, num - 1
         while high - low > 1:
             middle = (low + high) >> 1
-            if _bin_of(gap_of(values, pieces, p, middle)) == at:
+            if _bin_of(gap_of(values, pieces, p, middle), fine) == at:
                 low = middle
             else:
                 high = middle
         return at, high
     end = begin + 1
-    while end < num and _bin_of(gap_of(values, pieces, p, end)) == at:
+    while end < num and _bin_of(gap_of(values, pieces, p, end), fine) == at:
         end += 1
     return at, end
 
@@ -111,19 +111,21 @@ def _end_of_run(values, pieces, p, begin, monotone, last_bin):  # type: ignore[n
 def _gaps_at_ranks(st, pieces, wanted):  # type: ignore[no-untyped-def]
     """The gaps at 0-based ranks of the sorted multiset."""
     values = exact_values_of(st)
-    weights = np.zeros(_NUM_BINS, dtype=np.int64)
-    entries = np.zeros(_NUM_BINS, dtype=np.int32)
+    fine = 8 if pieces.shape[0] < _MANY else 10
+    all_bins = (_OCTAVES << fine) + 2
+    weights = np.zeros(all_bins, dtype=np.int64)
+    entries = np.zeros(all_bins, dtype=np.int32)
     ranges = np.empty((pieces.shape[0], 2), dtype=np.int32)
-    lowest, highest = np.int64(_NUM_BINS), np.int64(0)
+    lowest, highest = np.int64(all_bins), np.int64(0)
     for p in range(pieces.shape[0]):
         num, weight = np.int64(pieces[p, NUM]), np.int64(pieces[p, WEIGHT])
         monotone = is_monotone(st, pieces, p)
-        last_bin = _bin_of(gap_of(values, pieces, p, num - 1))
-        first, last = np.int64(_NUM_BINS), np.int64(0)
+        last_bin = _bin_of(gap_of(values, pieces, p, num - 1), fine)
+        first, last = np.int64(all_bins), np.int64(0)
         end = np.int64(0)
         while end < num:
             begin = end
-            at, end = _end_of_run(values, pieces, p, begin, monotone, last_bin)
+            at, end = _end_of_run(values, pieces, p, begin, monotone, last_bin, fine)
             weights[at] += weight * (end - begin)
             entries[at] += end - begin
             first, last = min(first, at), max(last, at)
@@ -155,11 +157,11 @@ def _gaps_at_ranks(st, pieces, wanted):  # type: ignore[no-untyped-def]
             continue
         num = np.int64(pieces[p, NUM])
         monotone = is_monotone(st, pieces, p)
-        last_bin = _bin_of(gap_of(values, pieces, p, num - 1))
+        last_bin = _bin_of(gap_of(values, pieces, p, num - 1), fine)
         end = np.int64(0)
         while end < num:
             begin = end
-            at, end = _end_of_run(values, pieces, p, begin, monotone, last_bin)
+            at, end = _end_of_run(values, pieces, p, begin, monotone, last_bin, fine)
             for k in range(num_bins):
                 if bins[k] == at:
                     for i in range(begin, end):

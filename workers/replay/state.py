@@ -131,7 +131,8 @@ LAST_WALL, LAST_PASS_END, LAST_LEFT, NUM_RECORD_TIMES = range(4)
 # sessions int64 [S], first request of every session in release order. thinkers float64 [T, 2], heap of (instant, request).
 # acceptance float64 [NUM_DRAFTS].
 # extents int32 [E, 5], paths int32 [J, 3], copies int32 [C, 3]: see kv_cache. growth int32 [ranks * block_size], decoding
-# requests by residue. ring int32 [ranks * 2 * ring], first and last request by due step.
+# requests by residue. ring int32 [ranks * 2 * ring], first and last request by due step; due_bits uint64 [ranks * ring / 64],
+# a bit for each due step that has any, kept by backends.decoding.
 # decode_table float64 [N * cells * 2], memo int64 [H, 4], timing int64, rates float64: see step_lookup.
 # draws float64 [ranks * NUM_DRAWS]: see drafts. exact_index int32, exact_values float64: see step_lookup. exact_sums,
 # exact_facts: see gap_pieces.
@@ -142,7 +143,7 @@ BOOK = (
     "exact_index", "exact_values", "handoffs", "lands", "targets", "sources", "transfer",
     "loads", "routes", "believed", "router_draws", "router",
     "sgl_reals", "sgl_nodes", "sgl_slots", "sgl_counters", "sgl_runs",
-    "ready", "live", "records", "record_times", "exact_sums", "exact_facts",
+    "ready", "live", "records", "record_times", "exact_sums", "exact_facts", "due_bits",
 )  # fmt: skip
 
 _PLACES = {name: place for place, name in enumerate(BOOK)}
@@ -198,7 +199,7 @@ SHAPES = {
     "sgl_reals": (_F8, NUM_REALS), "sgl_nodes": (_I8, NUM_NODE_COLUMNS), "sgl_slots": (_I4, 0),
     "sgl_counters": (_I8, 0), "sgl_runs": (_I8, NUM_RUN_COLUMNS),
     "ready": (_I8, 0), "live": (_I8, 0), "records": (_I8, NUM_RECORDS), "record_times": (_F8, NUM_RECORD_TIMES),
-    "exact_sums": (_F8, 4), "exact_facts": (_F8, 3),
+    "exact_sums": (_F8, 4), "exact_facts": (_F8, 3), "due_bits": (np.uint64, 0),
 }  # fmt: skip
 _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
 _EMPTY: dict[str, NDArray[Any]] = {
@@ -219,7 +220,7 @@ loads_of, routes_of, believed_of, router_draws_of, router_of = (_accessor(name, 
 sgl_reals_of, sgl_nodes_of, sgl_slots_of, sgl_counters_of, sgl_runs_of = (
     _accessor(name, *SHAPES[name]) for name in BOOK[33:38]
 )
-ready_of, live_of, records_of, record_times_of, exact_sums_of, exact_facts_of = (
+ready_of, live_of, records_of, record_times_of, exact_sums_of, exact_facts_of, due_bits_of = (
     _accessor(name, *SHAPES[name]) for name in BOOK[38:]
 )
 

@@ -4,6 +4,9 @@ STEP counts the rank's passes. A request is chained at the slot of the ring that
 residue, (length - STEP) mod block size, never changes while it decodes, and says in which passes it needs a block.
 """
 
+import numpy as np
+from numba.cpython.unsafe.numbers import trailing_zeros
+
 from workers.replay.compiled import inner
 from workers.replay.state import (
     BLOCK_SIZE,
@@ -19,6 +22,7 @@ from workers.replay.state import (
     RING_MASK,
     STEP,
     beyond_block,
+    due_bits_of,
     growth_of,
     limits_of,
     ranks_of,
@@ -64,6 +68,37 @@ def steps_that_fit(st, s, steps, spare):  # type: ignore[no-untyped-def]
 
 
 @inner
+def _mark_due(st, s, slot):  # type: ignore[no-untyped-def]
+    bits, words = due_bits_of(st), (limits_of(st)[RING_MASK] + 1) >> 6
+    bits[s * words + (slot >> 6)] |= np.uint64(1) << np.uint64(slot & 63)
+
+
+@inner
+def unmark_due(st, s, slot):  # type: ignore[no-untyped-def]
+    """No last token comes in the pass of this slot of rank s's ring."""
+    bits, words = due_bits_of(st), (limits_of(st)[RING_MASK] + 1) >> 6
+    bits[s * words + (slot >> 6)] &= ~(np.uint64(1) << np.uint64(slot & 63))
+
+
+@inner
+def steps_to_last_token(st, s):  # type: ignore[no-untyped-def]
+    """Passes up to and with the next in which a request of rank s gets its last token; some request must be decoding."""
+    bits, words = due_bits_of(st), (limits_of(st)[RING_MASK] + 1) >> 6
+    slot = (ranks_of(st)[s, STEP] + 1) & limits_of(st)[RING_MASK]
+    word, bit = slot >> 6, slot & 63
+    here = bits[s * words + word] >> np.uint64(bit)
+    steps = 1 - bit
+    if here != np.uint64(0):
+        return 1 + np.int64(trailing_zeros(here))  # type: ignore[call-arg]
+    while True:
+        word = (word + 1) & (words - 1)
+        steps += 64
+        here = bits[s * words + word]
+        if here != np.uint64(0):
+            return steps + np.int64(trailing_zeros(here))  # type: ignore[call-arg]
+
+
+@inner
 def unschedule(st, s, r):  # type: ignore[no-untyped-def]
     """Take request r out of the ring of last tokens."""
     limits, req, last_tokens = limits_of(st), requests_of(st), ring_of(st)
@@ -73,6 +108,8 @@ def unschedule(st, s, r):  # type: ignore[no-untyped-def]
         last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot))] = after
     else:
         req[before, DUE_NEXT] = after
+    if before == NONE and after == NONE:
+        unmark_due(st, s, slot)
     if after == NONE:
         last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot)) + 1] = before
     else:
@@ -96,6 +133,7 @@ def schedule(st, s, r, length):  # type: ignore[no-untyped-def]
     req[r, DUE_PREV] = tail
     req[r, DUE_NEXT] = NONE
     if tail == NONE:
+        _mark_due(st, s, slot)
         last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot))] = r
     else:
         req[tail, DUE_NEXT] = r

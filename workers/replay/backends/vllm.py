@@ -19,7 +19,14 @@ from workers.replay.backends.admission import (
     leave,
     refuse,
 )
-from workers.replay.backends.decoding import growth_of_step, schedule, steps_that_fit, unschedule
+from workers.replay.backends.decoding import (
+    growth_of_step,
+    schedule,
+    steps_that_fit,
+    steps_to_last_token,
+    unmark_due,
+    unschedule,
+)
 from workers.replay.backends.destination import next_waiting, run_arrived
 from workers.replay.compiled import inner
 from workers.replay.kv_cache import register, release, take
@@ -169,6 +176,7 @@ def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
     r = last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot))]
     last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot))] = NONE
     last_tokens[2 * (s * (limits[RING_MASK] + 1) + (slot)) + 1] = NONE
+    unmark_due(st, s, slot)
     while r != NONE:
         after = req[r, DUE_NEXT]
         grow[s * limits[BLOCK_SIZE] + req[r, RESIDUE]] -= 1
@@ -193,12 +201,8 @@ def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
 @inner
 def _stretch(st, s, decoding):  # type: ignore[no-untyped-def]
     """Passes in which the decoding requests alone advance, up to the next last token or shortage of blocks."""
-    limits, rank, last_tokens = limits_of(st), ranks_of(st), ring_of(st)
-    mask = limits[RING_MASK]
-    step = rank[s, STEP] + 1
-    while last_tokens[2 * (s * (limits[RING_MASK] + 1) + (step & mask))] == NONE:
-        step += 1
-    steps = step - rank[s, STEP]
+    limits, rank = limits_of(st), ranks_of(st)
+    steps = steps_to_last_token(st, s)
     size = limits[BLOCK_SIZE]
     spare = rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]
     if spare < decoding * (steps // size + 1):
