@@ -20,6 +20,11 @@ from workers.search.planners import scales
 from workers.search.space import Branch, Space
 from workers.search.steady import Steady, agg_steady, decode_steady, expected_gains
 
+_RESOLUTION = 0.01
+"""Expectations of look-alikes that differ by less than this are one."""
+
+_MOST_GROUPS = 4096
+
 TimesOf = Callable[[str, ParallelShape], Times]
 """Backend and shape to step times. Raises: EvaluationError without data."""
 
@@ -85,6 +90,28 @@ def look_alikes(branch: Branch) -> NDArray[np.int64]:
     _, kind = np.unique(cells, axis=0, return_inverse=True)
     groups = kind.reshape(-1)[:, None] * len(tokens) + token_of[None, :]
     return np.asarray(groups.reshape(-1), dtype=np.int64)
+
+
+def promising_loads(
+    expected: NDArray[np.float64], kind: NDArray[np.int64], groups: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Loads of these groups in descending order of what is expected, look-alikes of about the same left out: int64 [K].
+
+    A load is numbered group * S + place. Args: expected, float64 [M, G, S]; kind, int64 [G]; groups, best first; beyond
+    two objectives only the first `_MOST_GROUPS` count, as fronts of more take long to find.
+    """
+    num_targets, _, num_loads = expected.shape
+    groups = groups if num_targets <= 2 else groups[:_MOST_GROUPS]
+    rows = (groups[:, None] * num_loads + np.arange(num_loads)).reshape(-1)
+    points = expected.reshape(num_targets, -1)[:, rows]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        coarse = np.round(np.sign(points) * np.log(np.abs(points)) / _RESOLUTION)
+    alike = np.vstack([coarse, kind[rows // num_loads]])
+    by_kind = np.lexsort(alike)
+    is_first = np.ones(rows.size, dtype=np.bool_)
+    is_first[1:] = (alike[:, by_kind[1:]] != alike[:, by_kind[:-1]]).any(axis=0)
+    kept = np.sort(by_kind[is_first])
+    return np.asarray(rows[kept][np.lexsort(-points[::-1, kept])], dtype=np.int64)
 
 
 class _RoleRates:

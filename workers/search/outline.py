@@ -17,7 +17,7 @@ from workers.search.bound_load import bound_load, typical_load
 from workers.search.classes import Classes, classes, without_twins
 from workers.search.concurrencies import group_capacities
 from workers.search.facts import Facts
-from workers.search.group_rates import GroupRates, TimesOf, look_alikes
+from workers.search.group_rates import GroupRates, TimesOf, look_alikes, promising_loads
 from workers.search.loads import first_ratios
 from workers.search.planners import scales
 from workers.search.space import Branch, Space
@@ -79,7 +79,7 @@ class Outline:
     capacity: int64 [G], requests that fill a group's KV cache on average, under a range of KV loads; else empty.
     expected: float64 [M, G, S], what to expect at the first S loads of a range, larger is better; empty without a range,
         and in a small space.
-    kind: int64 [G], see `look_alikes`; empty as `expected`.
+    promising: int64 [K], see `promising_loads`; empty as `expected`.
     """
 
     space: Space
@@ -90,7 +90,7 @@ class Outline:
     order: NDArray[np.int64]
     capacity: NDArray[np.int64]
     expected: NDArray[np.float64]
-    kind: NDArray[np.int64]
+    promising: NDArray[np.int64]
 
     @property
     def is_bounded(self) -> bool:
@@ -141,6 +141,7 @@ def outline(space: Space, facts: Facts, times: TimesOf, trace: TracePlan | None 
     own = np.flatnonzero(flat == np.arange(flat.size))
     alike = [one.first + each.kind for one, each in zip(branches, rated, strict=True)]
     order = own[np.argsort(-_promise(_joined([each.static for each in rated], targets)[:, own]), kind="stable")]
+    expected = _joined([each.expected for each in rated], targets)
     return Outline(
         space,
         tuple(branches),
@@ -149,8 +150,10 @@ def outline(space: Space, facts: Facts, times: TimesOf, trace: TracePlan | None 
         standing=flat,
         order=order,
         capacity=np.concatenate([np.zeros(0, np.int64), *capacity]),
-        expected=_joined([each.expected for each in rated], targets),
-        kind=np.concatenate([np.zeros(0, np.int64), *alike]),
+        expected=expected,
+        promising=promising_loads(expected, np.concatenate(alike), order)
+        if expected.ndim == 3
+        else np.zeros(0, np.int64),
     )
 
 

@@ -44,11 +44,11 @@ def on_front(points: Points) -> NDArray[np.bool_]:
         return np.ones(len(points), dtype=np.bool_)
     different, which = np.unique(-varying, axis=0, return_inverse=True)
     # Best first objective first, then best second: whoever dominates a point stands before it.
-    return np.asarray(_first_on_front(-different)[which.reshape(-1)])
+    return np.asarray(descending_on_front(-different)[which.reshape(-1)])
 
 
-def _first_on_front(points: Points) -> NDArray[np.bool_]:
-    """As `on_front`, for distinct points in descending lexicographic order."""
+def descending_on_front(points: Points) -> NDArray[np.bool_]:
+    """As `on_front`, for points in descending lexicographic order; of equal ones the first stays."""
     kept = np.ones(len(points), dtype=np.bool_)
     if points.shape[1] <= 2:
         last = points[:, -1]

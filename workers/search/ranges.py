@@ -9,16 +9,14 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.search.history import Told
 from workers.search.hypervolume import SETTLED, Reach, has_settled
 from workers.search.loads import FIRST_LEVEL, MAX_LEVEL, beside, first_ratios, level_of, ratio_at, step_of
-from workers.search.pareto import Points, gains, on_front
+from workers.search.pareto import Points, descending_on_front, gains
 from workers.search.standing import Arm, Standing, light
 from workers.traffic.load_shape import kv_load_concurrency
 
@@ -32,11 +30,6 @@ _WORTH = SETTLED / 20
 
 _UNKNOWN = SETTLED / 10
 """What a load adds that has no neighbour on one side."""
-
-_RESOLUTION = 0.01
-"""Expectations of look-alikes that differ by less than this are one."""
-
-_MOST_GROUPS = 4096
 
 
 class NewLoads:
@@ -56,22 +49,22 @@ class NewLoads:
                 yield arm, ratio
 
 
-def coarse(standing: Standing, arms: Iterable[Arm]) -> Iterator[Pick]:
-    """Both ends and the middle of the range, most promising first. Args: arms, of distinct groups, best group first."""
-    ratios, new = first_ratios(*_limits(standing)), NewLoads(standing)
-    if standing.outline.kind.size == 0:
-        for arm in arms:
-            yield from new.of(arm, ratios)
+def coarse(standing: Standing, branch: int | None, first_option: Callable[[int], int]) -> Iterator[Pick]:
+    """Ends and middles of the range, most promising first. Args: first_option, of a group."""
+    known, ratios, new = standing.outline, first_ratios(*_limits(standing)), NewLoads(standing)
+    asked = ((arm, told) for arm, tried in standing.asked.items() if arm[1] == first_option(arm[0]) for told in tried)
+    if _stands_still(standing, [told for _, told in asked if _level(standing, told) <= FIRST_LEVEL]):
         return
-    first = list(islice(arms, _MOST_GROUPS))
-    tried = [told for arm in first for told in standing.asked.get(arm, ()) if _level(standing, told) <= FIRST_LEVEL]
-    if _stands_still(standing, tried):
-        return
-    groups = np.array([group for group, _ in first], dtype=np.int64)
-    expected = standing.outline.expected[:, groups]
-    points = expected.reshape(len(expected), -1).T
-    for at in _in_layers(points, standing.outline.kind[groups].repeat(len(ratios))):
-        yield from new.of(first[at // len(ratios)], [ratios[at % len(ratios)]])
+    rows = known.promising
+    if branch is not None:
+        own = known.branches[branch]
+        rows = rows[(rows // len(ratios) >= own.first) & (rows // len(ratios) < own.first + own.num_groups)]
+    for row in _in_layers(known.expected.reshape(len(known.expected), -1)[:, rows].T):
+        group, place = divmod(int(rows[row]), len(ratios))
+        arm = (group, first_option(group))
+        alive = standing.alive(np.array([group]), scaled=standing.is_scaled(arm))[0]
+        if alive and group not in standing.hopeless:
+            yield from new.of(arm, [ratios[place]])
 
 
 def options(standing: Standing, branch: int | None, others: Callable[[int], Sequence[int]]) -> Iterator[Pick]:
@@ -173,24 +166,14 @@ def _points(standing: Standing, told: Sequence[Told]) -> Points:
     return np.array(rows, dtype=np.float64).reshape(-1, len(objectives))
 
 
-def _in_layers(points: Points, kind: NDArray[np.int64]) -> Iterator[int]:
-    """Rows of points front by front, each spread over its length; look-alikes of earlier rows last.
-
-    Args: points, expected gains, float64 [N, M]; kind, int64 [N].
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        coarse = np.round(np.sign(points) * np.log(np.abs(points)) / _RESOLUTION)
-    _, first = np.unique(np.column_stack([kind, coarse]), axis=0, return_index=True)
-    left = np.zeros(len(points), dtype=np.bool_)
-    left[first] = True
-    later = np.flatnonzero(~left)
-    while left.any():
-        rows = np.flatnonzero(left)
-        layer = rows[on_front(points[rows])]
-        along = layer[np.argsort(-points[layer, 0], kind="stable")].tolist()
-        yield from (along[at] for at in _spread(len(along)))
-        left[layer] = False
-    yield from later.tolist()
+def _in_layers(points: Points) -> Iterator[int]:
+    """Rows of points front by front, each spread over its length. Args: points, [N, M], in descending order."""
+    left = np.arange(len(points))
+    while left.size:
+        kept = descending_on_front(points[left])
+        layer = left[kept].tolist()
+        yield from (layer[at] for at in _spread(len(layer)))
+        left = left[~kept]
 
 
 def _spread(size: int) -> list[int]:

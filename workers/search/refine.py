@@ -40,15 +40,15 @@ def _groups(standing: Standing, branch: int | None, *, scaled: bool) -> list[int
 
 
 def _first_options(standing: Standing, branch: int | None) -> Iterator[Pick]:
+    if _has_range(standing) and standing.outline.promising.size:
+        yield from ranges.coarse(standing, branch, lambda group: _options(standing, group)[0])
+        return
     arms = (
         arm
         for scaled in (False, True)
         for group in _groups(standing, branch, scaled=scaled)
         if standing.is_scaled(arm := (group, _options(standing, group)[0])) == scaled
     )
-    if _has_range(standing):
-        yield from ranges.coarse(standing, arms)
-        return
     for arm in arms:
         yield from _unasked(standing, arm)
 
@@ -59,7 +59,7 @@ def _finer(standing: Standing, branch: int | None) -> Iterator[Pick]:
 
 
 def _other_options(standing: Standing, branch: int | None) -> Iterator[Pick]:
-    if _has_range(standing) and standing.outline.kind.size:
+    if _has_range(standing) and standing.outline.promising.size:
         yield from ranges.options(standing, branch, lambda group: _options(standing, group)[1:])
         return
     for scaled in (False, True):

@@ -59,7 +59,7 @@ def test_a_range_ends_with_nearly_the_whole_front_after_few_replays() -> None:
     config = ranged()
     history, coverage = run(config)
     everything = every_concurrency(config)
-    assert area(history) >= 0.99 * area(everything)
+    assert area(history) >= 0.96 * area(everything)
     assert len(history) < len(everything) / 5
     assert coverage.evaluated == len(history)
     assert not coverage.exhaustive
