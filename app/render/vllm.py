@@ -69,7 +69,8 @@ def render(deployment: Deployment, facts: Facts) -> str:
         nodes = num_nodes(deployment, role)
         lines = [f"{name}: start {role.replicas} of these, {role.shape.gpus} GPUs each"]
         if nodes > 1:
-            lines.append(f"each over {nodes} nodes: run it on every node, with that node's own numbers")
+            lines.append(f"each over {nodes} nodes: run it on every node, with that node's own numbers,")
+            lines.append("and with --headless on every node but the first, which alone answers requests")
         given = {**options(deployment, name), **node_options(role, nodes), "--port": port}
         parts.append(heading(lines) + command(["vllm", "serve", deployment.model_name], given))
     parts.append(heading(_in_front(deployment)))
