@@ -1,5 +1,6 @@
 """A running service, one finished study, and a real Chromium whose complaints fail the test."""
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ FLAGS = [
 DESKTOP = {"width": 1280, "height": 1040}
 STUDY_WITHIN_S = 540.0  # the first replay of fresh sources compiles the kernel
 NAME = "nightly gate"
+PLANNER_EXAMPLE = Path(__file__).resolve().parents[2] / "openapi" / "examples" / "planner.json"
 Json = dict[str, Any]
 
 
@@ -58,7 +60,17 @@ def api() -> Iterator[httpx.Client]:
 @pytest.fixture(scope="session")
 def study(api: httpx.Client) -> Json:
     """A finished study."""
-    study: Json = api.post("/studies", json=configuration(NAME)).raise_for_status().json()
+    return _finished(api, configuration(NAME))
+
+
+@pytest.fixture(scope="session")
+def scaled_study(api: httpx.Client) -> Json:
+    """A finished study with and without a planner that scales."""
+    return _finished(api, json.loads(PLANNER_EXAMPLE.read_text()))
+
+
+def _finished(api: httpx.Client, document: Json) -> Json:
+    study: Json = api.post("/studies", json=document).raise_for_status().json()
     for _ in range(int(STUDY_WITHIN_S / 20)):
         study = api.get(f"/studies/{study['id']}", params={"wait": 20}).json()
         if study["status"] not in ("queued", "planning", "running"):

@@ -53,6 +53,27 @@ def test_candidate_page_sets_winner_beside_runner_up_and_median(
     picture(page, "candidate")
 
 
+def test_scaled_candidate_shows_gpus_over_time_and_every_decision(
+    open_page: OpenPage, api: httpx.Client, scaled_study: Json
+) -> None:
+    path = f"/studies/{scaled_study['id']}/candidates"
+    items = api.get(path, params={"limit": 500}).json()["items"]
+    reports = {each["id"]: api.get(f"{path}/{each['id']}/report").json().get("scaling") for each in items}
+    scaled = next(each for each in items if reports[each["id"]] and reports[each["id"]]["events"])
+    page = open_page(address_of(scaled_study, scaled))
+    expect(page.get_by_role("heading", name="Scaling")).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("^GPUs of agg over the time"))).to_be_visible()
+    page.get_by_text("Every decision").click()
+    rows = page.get_by_role("table", name="Decisions of the planner").locator("tbody tr")
+    expect(rows).to_have_count(len(reports[scaled["id"]]["events"]))
+    first = reports[scaled["id"]]["events"][0]
+    expect(rows.first).to_contain_text("up" if first["reason"] == "scale_up" else "down")
+    fixed = next(each for each in items if not reports[each["id"]])
+    page = open_page(address_of(scaled_study, fixed))
+    expect(page.get_by_role("heading", name="Latencies")).to_be_visible()
+    expect(page.get_by_role("heading", name="Scaling")).to_have_count(0)
+
+
 def test_launch_text_is_that_of_the_api_and_can_be_copied(
     open_page: OpenPage, api: httpx.Client, study: Json, ranked: list[Json]
 ) -> None:
@@ -108,7 +129,7 @@ def test_two_candidates_are_compared(open_page: OpenPage, study: Json, ranked: l
     page.get_by_role("link", name="Compare the two chosen").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Two candidates compared")
     row = page.get_by_role("row", name=re.compile("^Throughput per GPU"))
-    expect(row).to_contain_text("better")
+    expect(row).to_contain_text("better" if ranked[0]["score"] > ranked[2]["score"] else "same")
     expect(page.get_by_role("columnheader", name=f"B, rank {ranked[2]['rank']}").first).to_be_visible()
     picture(page, "comparison")
 

@@ -5,7 +5,7 @@ import { el, refill } from "./dom.js";
 import { batching, change, deploymentName, number, studyName } from "./format.js";
 import { median, metricLabel, objectivePhrase, objectiveUnit, sense } from "./metrics.js";
 import { copyButton, crumbs, fact, section } from "./parts.js";
-import { courses, knobDifferences, knobTable, latencies, metricTables } from "./side_by_side.js";
+import { courses, knobDifferences, knobTable, latencies, metricTables, scaling } from "./side_by_side.js";
 
 const MOST_SAID = 3; // differences in the opening sentence; the table has all
 
@@ -21,6 +21,7 @@ export async function showCandidate(place, signal, studyId, candidateId) {
   const rival = rivalOf(candidate, ranked);
   const course = courses([[deploymentName(candidate.deployment), report.timeline]]);
   const percentiles = latencies([[deploymentName(candidate.deployment), candidate.metrics]]);
+  const scaled = scaling(report);
   place.replaceChildren(
     crumbs(["Studies", "#/"], [studyName(study), `#/studies/${studyId}`], [`Candidate ${candidate.rank ?? "without a rank"}`]),
     el("h1", {}, deploymentName(candidate.deployment)),
@@ -29,9 +30,11 @@ export async function showCandidate(place, signal, studyId, candidateId) {
     section(isWinner(study, candidate) ? "Why it won" : "How it compares", against(study, candidate, rival, ranked)),
     section("How to run it", deploymentTexts(path, candidate, signal)),
     section("Course of the replay", course.node),
+    ...(scaled ? [section("Scaling", scaled.node)] : []),
     section("Latencies", percentiles.node),
   );
   course.draw();
+  scaled?.draw();
   percentiles.draw();
 }
 

@@ -145,14 +145,14 @@ export function stepsConfig(data, look) {
   };
 }
 
-/** Series over the time of a replay. data: { series: [{ name, points: [{ x: seconds, y }] }], yTitle }. */
+/** Series over the time of a replay. data: { series: [{ name, points: [{ x: seconds, y }] }], yTitle, stepped: whether values hold until the next }. */
 export function courseConfig(data, look) {
   return {
     type: "line",
     data: {
       datasets: data.series.map(({ name, points }, place) => ({
         label: name, data: points, borderColor: look.series[place],
-        backgroundColor: look.series[place], borderWidth: 1.8, borderDash: place % 2 ? [5, 3] : [], pointRadius: 0,
+        backgroundColor: look.series[place], stepped: Boolean(data.stepped), borderWidth: 1.8, borderDash: place % 2 ? [5, 3] : [], pointRadius: 0,
       })),
     },
     options: options(look, {

@@ -86,3 +86,25 @@ function groupsOf(known) {
   const [flight, queued, ...rest] = COURSES.map(([caption, member, unit, factor]) => ({ caption, unit, series: [{ name: caption, points: points(known[0], member, factor) }] }));
   return [{ caption: "Requests in flight and queued", unit: flight.unit, series: [...flight.series, ...queued.series] }, ...rest];
 }
+
+const DIRECTIONS = { scale_up: "▲ up", scale_down: "▼ down" };
+
+/** What a planner did during the replay: GPUs of every role over time, and each decision. Null where none scales. */
+export function scaling(report) {
+  if (!report.scaling) return null;
+  const { events, gpus, planner_total_ticks: ticks } = report.scaling;
+  const endMs = report.timeline?.edge_ms?.at(-1) ?? 0;
+  const series = Object.entries(gpus).map(([role, line]) => {
+    const points = line.instant_ms.map((instant, place) => ({ x: instant / 1000, y: line.gpus[place] }));
+    return { name: role, points: [...points, { x: Math.max(endMs / 1000, points.at(-1)?.x ?? 0), y: points.at(-1)?.y ?? 0 }] };
+  });
+  const chart = figure("GPUs in use", courseConfig);
+  const rows = events.map((event) => [number(event.at_s), event.component, number(event.from_count), number(event.to_count), DIRECTIONS[event.reason] ?? event.reason]);
+  const said = `The planner looked ${number(ticks)} times and changed the number of engines ${number(events.length)} times.`;
+  return {
+    node: el("div", {}, el("p", {}, said), el("div", { class: "charts" }, chart.node),
+      events.length > 0 && el("details", {}, el("summary", {}, "Every decision"),
+        plainTable("Decisions of the planner", ["Second of the replay", "Role", "Engines before", "Engines after", "Direction"], rows, [2, 3]))),
+    draw: () => chart.draw({ series, yTitle: "GPUs", stepped: true }, `GPUs of ${Object.keys(gpus).join(" and ")} over the time of the replay. ${said}`),
+  };
+}
