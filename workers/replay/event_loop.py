@@ -81,6 +81,9 @@ from workers.replay.state import (
     wait_push_back,
 )
 from workers.replay.step_lookup import decode_duration
+from workers.replay.tables import fetch_ahead
+
+_AHEAD = 3
 
 
 @bare_entry
@@ -211,6 +214,11 @@ def pop_release(st, now):  # type: ignore[no-untyped-def]
     if from_sessions:
         number[NEXT_SESSION] += number[SESSION_STRIDE]
         number[FREED_NOW] -= 1
+        # Requests of one replica lie far apart: their rows would be waited for one by one.
+        ahead = number[NEXT_SESSION] + _AHEAD * number[SESSION_STRIDE]
+        if ahead < number[NUM_SESSIONS]:
+            fetch_ahead(requests_of(st), order[ahead])  # type: ignore[call-arg]
+            fetch_ahead(stamp, order[ahead])
     else:
         next_thinker(st)
     stamp[chosen, ARRIVAL] = instant

@@ -21,15 +21,16 @@ from numba.np.arrayobj import make_array, populate_array
 IS_CHECKED = os.environ.get("SPICA_CHECK_INDICES") == "1"
 """For tests of the kernel itself: an index outside its table ends the process (SIGILL) instead of reading elsewhere."""
 
+_CACHE_LINE = 64
 _TBAA_ROOT, _ZERO = "tables of the replay", ir.Constant(ir.IntType(64), 0)
 
 
 class Table(types.Array):
     """Type of one table of the address book, [n] or [n, columns]."""
 
-    def __init__(self, name: str, dtype: types.Type, ndim: int) -> None:
-        self.table = name
-        super().__init__(dtype, ndim, "C", name=f"table({name})")
+    def __init__(self, name: str, item: np.dtype[Any], columns: int) -> None:
+        self.table, self.row_bytes = name, item.itemsize * max(columns, 1)
+        super().__init__(from_dtype(item), 2 if columns else 1, "C", name=f"table({name})")
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -51,7 +52,7 @@ def accessor(name: str, place: int, dtype: type, columns: int) -> Any:
     An intrinsic, because compiled functions without reference counts may not return arrays.
     """
     item = np.dtype(dtype)
-    table = Table(name, from_dtype(item), 2 if columns else 1)
+    table = Table(name, item, columns)
 
     @intrinsic
     def view(_typing: Any, st: Any) -> Any:
@@ -92,6 +93,27 @@ def _pointer(context: Any, builder: Any, table: Table, array: Any, index_type: A
         columns = cgutils.unpack_tuple(builder, view.shape, 2)[1]
         place = builder.add(builder.mul(place, columns), column[0])
     return builder.gep(view.data, [place])
+
+
+@intrinsic
+def fetch_ahead(_typing: Any, table: Any, row: Any) -> Any:
+    """Bring a row of a table into the cache for writing while other work goes on; the row must exist."""
+
+    def code(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        view = make_array(table)(context, builder, arguments[0])
+        offset = builder.mul(
+            context.cast(builder, arguments[1], row, types.intp), context.get_constant(types.intp, table.row_bytes)
+        )
+        i32, byte_pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+        start = builder.gep(builder.bitcast(view.data, byte_pointer), [offset])
+        kind = ir.FunctionType(ir.VoidType(), (byte_pointer, i32, i32, i32))
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", (byte_pointer,), kind)
+        for line in range(0, table.row_bytes, _CACHE_LINE):
+            place = builder.gep(start, [context.get_constant(types.intp, line)])
+            builder.call(prefetch, (place, i32(1), i32(3), i32(1)))
+        return context.get_dummy_value()
+
+    return types.void(table, row), code
 
 
 def _promise(builder: Any, access: Any, table: Table) -> None:

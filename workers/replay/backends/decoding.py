@@ -14,7 +14,9 @@ from workers.replay.state import (
     DUE_NEXT,
     DUE_PREV,
     DUE_STEP,
+    FREE_BLOCKS,
     GENERATED,
+    INACTIVE_BLOCKS,
     NONE,
     NUM_DECODING,
     OUTPUT,
@@ -53,8 +55,18 @@ def growth_of_step(st, s, steps):  # type: ignore[no-untyped-def]
 
 
 @inner
-def steps_that_fit(st, s, steps, spare):  # type: ignore[no-untyped-def]
-    """How many of `steps` passes `spare` blocks suffice for."""
+def steps_of_stretch(st, s):  # type: ignore[no-untyped-def]
+    """Passes up to the next last token of rank s, or as many as its blocks suffice for; some request must be decoding."""
+    rank = ranks_of(st)
+    steps = _steps_to_last_token(st, s)
+    spare = rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]
+    if spare < rank[s, NUM_DECODING] * (steps // limits_of(st)[BLOCK_SIZE] + 1):
+        steps = _steps_that_fit(st, s, steps, spare)
+    return steps
+
+
+@inner
+def _steps_that_fit(st, s, steps, spare):  # type: ignore[no-untyped-def]
     limits, rank = limits_of(st), ranks_of(st)
     size = limits[BLOCK_SIZE]
     grow = growth_of(st)
@@ -81,8 +93,7 @@ def unmark_due(st, s, slot):  # type: ignore[no-untyped-def]
 
 
 @inner
-def steps_to_last_token(st, s):  # type: ignore[no-untyped-def]
-    """Passes up to and with the next in which a request of rank s gets its last token; some request must be decoding."""
+def _steps_to_last_token(st, s):  # type: ignore[no-untyped-def]
     bits, words = due_bits_of(st), (limits_of(st)[RING_MASK] + 1) >> 6
     slot = (ranks_of(st)[s, STEP] + 1) & limits_of(st)[RING_MASK]
     word, bit = slot >> 6, slot & 63

@@ -22,8 +22,7 @@ from workers.replay.backends.admission import (
 from workers.replay.backends.decoding import (
     growth_of_step,
     schedule,
-    steps_that_fit,
-    steps_to_last_token,
+    steps_of_stretch,
     unmark_due,
     unschedule,
 )
@@ -202,11 +201,7 @@ def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
 def _stretch(st, s, decoding):  # type: ignore[no-untyped-def]
     """Passes in which the decoding requests alone advance, up to the next last token or shortage of blocks."""
     limits, rank = limits_of(st), ranks_of(st)
-    steps = steps_to_last_token(st, s)
-    size = limits[BLOCK_SIZE]
-    spare = rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]
-    if spare < decoding * (steps // size + 1):
-        steps = steps_that_fit(st, s, steps, spare)
+    steps = steps_of_stretch(st, s)
     rank[s, DECODE_N] = decoding
     rank[s, DECODE_CONTEXT] = rank[s, CONTEXT_SUM]
     rank[s, GAP_N] = decoding
