@@ -4,8 +4,10 @@
     python -m benchmarks.api --studies 5000 --candidates 1000000 --pairs 0  # polls alone, in a large database
 
 Needs DATABASE_URL and REDIS_URL; runs an API process and a worker of its own on a scratch database. Each dashboard polls
-once per `--every` seconds. First a stored study is polled: unchanged, then while its version rises twice a second. Then
-one study runs `--pairs` times alone and as often watched by all dashboards and streams, in turns. Prints JSON.
+once per `--every` seconds. First they poll a bare server: its latency is that of the machine and of the client, and no
+service on this machine in this minute can be faster. Then a stored study is polled: unchanged, then while its version
+rises twice a second. Then one study runs `--pairs` times alone and as often watched by all dashboards and streams, in
+turns. Prints JSON.
 """
 
 import argparse
@@ -99,6 +101,19 @@ async def _bump(url: str, study: str) -> None:
             await asyncio.sleep(_BUMP_EVERY_S)
 
 
+async def _bare(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The same polls of a server that does nothing."""
+    port = _free_port()
+    with process(["benchmarks.bare_server", str(port)], {}):
+        await _until_listening(port)
+        dashboards = [Dashboard(port, "bare") for _ in range(arguments.dashboards)]
+        for dashboard in dashboards:
+            await dashboard.open()
+        ended = asyncio.Event()
+        asyncio.get_running_loop().call_later(arguments.seconds, ended.set)
+        return dict(figures(await poll_all(dashboards, arguments.every, ended, conditional=False)))
+
+
 async def _stored(arguments: argparse.Namespace, url: str, port: int, pid: int) -> dict[str, Any]:
     """A stored study polled: by those who have its page, then by those who want it whole while it changes."""
     study = study_id(max(1, arguments.studies // 2))
@@ -125,6 +140,12 @@ async def _stored(arguments: argparse.Namespace, url: str, port: int, pid: int) 
     return {"unchanged": unchanged, "full_page": full}
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 async def _until_listening(port: int) -> None:
     deadline = time.monotonic() + _START_WITHIN_S
     while True:
@@ -139,7 +160,7 @@ async def _until_listening(port: int) -> None:
 
 async def _measure(arguments: argparse.Namespace, url: str, port: int, pid: int) -> dict[str, Any]:
     await _until_listening(port)
-    found = {"stored": await _stored(arguments, url, port, pid)}
+    found = {"bare": await _bare(arguments), "stored": await _stored(arguments, url, port, pid)}
     if arguments.pairs:
         # Queues of their own: another service may listen to this broker.
         redis_url = os.environ["REDIS_URL"].partition("?")[0].rsplit("/", 1)[0] + "/10"
@@ -164,9 +185,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=1500, help="trials of that study")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)), help="processes of the worker")
     arguments = parser.parse_args()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = _free_port()
     redis_url = os.environ["REDIS_URL"].partition("?")[0].rsplit("/", 1)[0] + "/10"
     with scratch_database() as url:
         fill(url, arguments.studies, arguments.candidates // arguments.studies)

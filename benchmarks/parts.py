@@ -88,8 +88,9 @@ def _upload(result: Result) -> Iterator[Goal]:
 
 def _api(result: Result) -> Iterator[Goal]:
     stored, running = result["stored"], result["running"]
-    yield Goal("full page of candidates, 99th percentile", 25.0, stored["full_page"]["200"]["p99_ms"], "ms")
-    yield Goal("unchanged page (304), 99th percentile", 8.0, stored["unchanged"]["304"]["p99_ms"], "ms")
+    floor = f"99th percentile (a server that does nothing: {result['bare']['304']['p99_ms']:.1f} ms)"
+    yield Goal(f"full page of candidates, {floor}", 25.0, stored["full_page"]["200"]["p99_ms"], "ms")
+    yield Goal(f"unchanged page (304), {floor}", 8.0, stored["unchanged"]["304"]["p99_ms"], "ms")
     yield Goal("study watched by everybody, slowed by", 15.0, 100.0 * running["slowed_by"], "%")
 
 
