@@ -11,7 +11,7 @@ from app.config import settings
 from app.errors import FieldFault, InvalidRequestError
 from app.schemas.study import SmartSearchConfig
 
-_TRIAL_S, _REQUEST_S, _PASS_S = 1e-3, 20e-6, 0.25e-6
+_TRIAL_S, _REQUEST_S, _PASS_S = 0.6e-3, 20e-6, 0.04e-6
 """The dearest replay by the plan's own estimate (workers/search/cost.py), as a first look that needs no plan."""
 
 

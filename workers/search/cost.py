@@ -15,9 +15,9 @@ from app.schemas.workload import Workload
 from workers.search.planners import scales
 from workers.search.space import Branch, Space
 
-_TRIAL_S = 1e-3
-_PASS_S = 0.25e-6
-_REQUEST_S = {("agg", True): 0.6e-6, ("agg", False): 3.5e-6, ("disagg", True): 2.4e-6, ("disagg", False): 12e-6}
+_TRIAL_S = 0.6e-3
+_PASS_S = 0.04e-6
+_REQUEST_S = {("agg", True): 0.35e-6, ("agg", False): 2.5e-6, ("disagg", True): 2e-6, ("disagg", False): 10e-6}
 """By mode, and whether a closed loop of equal requests is replayed."""
 
 _ROUTED_S = {"agg": 2e-6, "disagg": 5e-6}
