@@ -2,8 +2,7 @@
 """Arrays as compiled functions see them: rows of numbers that are read and written without the price of numpy's rules.
 
 A negative index does not count from the end (there is none in the kernel), and the compiler is told that two tables never
-share memory: a value read once stays known while other tables are written. A third of the kernel's instructions were there
-for want of these two promises.
+share memory: a value read once stays known while other tables are written (ADR 10).
 """
 
 import operator

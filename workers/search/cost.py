@@ -4,7 +4,8 @@ A trial costs a little by itself, something per request, and something per decod
 requests makes osl / C for each of them (where arrivals or turns come in between, passes are few and requests dear).
 
 Source of the constants: `python -m benchmarks.trial_cost` and benchmarks/results/replay.json, on one core of the machine
-that those name, rounded. They fit both within a factor of three.
+that those name, rounded. They fit most kinds of study within a factor of two,
+sessions of several turns on routed pools within seven (too dear).
 """
 
 import math

@@ -9,6 +9,7 @@ import pytest
 from tests.reference.plain_replay import replay as plain_replay
 from tests.reference.random_cases import Backend, assert_agree
 from tests.reference.step_times import ConstantTimes, GrowingTimes
+from tests.unit.workers.replay.test_kernel import closed_loop
 from workers.errors import StuckError
 from workers.replay import loop
 from workers.replay.fleet import Fleet, Pool, StepTimes
@@ -43,16 +44,7 @@ def random_case(seed: int, backend: Backend) -> tuple[Fleet, RequestBatch]:
         chunked_prefill=bool(rng.random() < 0.7),
         context_length=int(prompt + rng.integers(1, 80)) if rng.random() < 0.2 else None,
     )
-    batch = RequestBatch(
-        arrival_ms=np.zeros(num),
-        delay_ms=np.zeros(num),
-        input_tokens=np.full(num, prompt),
-        output_tokens=np.full(num, output),
-        session=np.arange(num),
-        order=np.arange(num),
-        in_flight_cap=cap,
-    )
-    return Fleet(agg=pool), batch
+    return Fleet(agg=pool), closed_loop(num, cap, prompt, output)
 
 
 def with_queues(fleet: Fleet, batch: RequestBatch) -> Outcomes:
@@ -82,7 +74,7 @@ def test_replay_identical_requests_agrees_with_plain_replay(backend: Backend) ->
 
 def test_replay_identical_requests_short_of_blocks_preempts_as_with_queues() -> None:
     """A run that has to be given up half way, as its engine runs out of blocks."""
-    fleet, batch = random_case(0, "vllm")
+    fleet, _ = random_case(0, "vllm")
     assert fleet.agg is not None
     pool = replace(
         fleet.agg,
@@ -93,8 +85,7 @@ def test_replay_identical_requests_short_of_blocks_preempts_as_with_queues() -> 
         replicas=1,
         context_length=None,
     )
-    batch = replace(batch, input_tokens=np.full(40, 30), output_tokens=np.full(40, 40), in_flight_cap=8,
-                    arrival_ms=np.zeros(40), delay_ms=np.zeros(40), session=np.arange(40), order=np.arange(40))  # fmt: skip
+    batch = closed_loop(40, 8, prompt=30, output=40)
     ours = replay(Fleet(agg=pool), batch)
     assert serves_in_order(pool, batch)
     assert (ours.admissions > 1).any()
