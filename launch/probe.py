@@ -1,4 +1,4 @@
-"""Runs inside .venv: connects to Postgres and Redis as a client would and prints their versions as JSON.
+"""Runs inside .venv: connects to Postgres and Redis as a client would and prints their versions, and the schema's, as JSON.
 
 Usage: python -m launch.probe, with DATABASE_URL and REDIS_URL in the environment. Exit code 1 and one line per
 server that does not answer.
@@ -14,11 +14,14 @@ import redis
 TIMEOUT_S = 5
 
 
-def postgres_version(url: str) -> str:
-    """Raises: psycopg.Error when it cannot be reached."""
+def postgres_versions(url: str) -> tuple[str, str]:
+    """Of the server, and of the schema, empty without one. Raises: psycopg.Error when it cannot be reached."""
     address = url.replace("+psycopg", "", 1)  # SQLAlchemy's way to name the driver, unknown to libpq
     with psycopg.connect(address, connect_timeout=TIMEOUT_S) as connection:
-        return connection.info.parameter_status("server_version") or "unknown"
+        version = connection.info.parameter_status("server_version") or "unknown"
+        has_schema = connection.execute("SELECT to_regclass('alembic_version') IS NOT NULL").fetchone() == (True,)
+        row = connection.execute("SELECT version_num FROM alembic_version").fetchone() if has_schema else None
+        return version, "" if row is None else str(row[0])
 
 
 def redis_version(url: str) -> str:
@@ -28,10 +31,10 @@ def redis_version(url: str) -> str:
 
 
 def main() -> int:
-    """Print {"Postgres": version, "Redis": version}; the exit code."""
+    """Print {"Postgres": version, "schema": version, "Redis": version}; the exit code."""
     versions, faults = {}, []
     try:
-        versions["Postgres"] = postgres_version(os.environ["DATABASE_URL"])
+        versions["Postgres"], versions["schema"] = postgres_versions(os.environ["DATABASE_URL"])
     except (psycopg.Error, ValueError) as fault:
         faults.append(f"DATABASE_URL: {fault}")
     try:

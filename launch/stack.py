@@ -32,6 +32,8 @@ class Stack:
     restarts: list[float] = field(default_factory=list)
     is_new: bool = False
     """The database is our own and was made just now."""
+    schema: str = ""
+    """Version of the schema that the database has, empty without one."""
 
     def start(self, program: Program) -> Child:
         """Start and remember."""
@@ -90,16 +92,17 @@ def services(folder: Path, *, for_tests: bool = False) -> Iterator[Stack]:
         if "REDIS_URL" not in given:
             child, stack.env["REDIS_URL"] = start_redis(folder)
             stack.children.append(child)
-        for name, version in versions(stack.env).items():
-            url_name = {"Postgres": "DATABASE_URL", "Redis": "REDIS_URL"}[name]
-            print(f"{name} {version} ({'given by ' + url_name if url_name in given else 'private'})", flush=True)
+        found = versions(stack.env)
+        stack.schema = found["schema"]
+        for name, url_name in (("Postgres", "DATABASE_URL"), ("Redis", "REDIS_URL")):
+            print(f"{name} {found[name]} ({'given by ' + url_name if url_name in given else 'private'})", flush=True)
         yield stack
     finally:
         stack.stop()
 
 
 def versions(env: dict[str, str]) -> dict[str, str]:
-    """What the two servers call themselves, asked over real connections. Raises: LaunchError with their refusals."""
+    """What `launch.probe` says: of both servers and the schema, over real connections. Raises: LaunchError with refusals."""
     asked = run([str(PYTHON), "-m", "launch.probe"], env=env, cwd=REPOSITORY)
     if asked.returncode != 0:
         raise LaunchError(asked.stdout.strip())
@@ -108,8 +111,14 @@ def versions(env: dict[str, str]) -> dict[str, str]:
 
 
 def child_env(folder: Path) -> dict[str, str]:
-    """Environment of what runs from .venv: one numeric thread a process."""
+    """Environment of what runs from .venv: one numeric thread a process, and bytecode kept.
+
+    Who forbids bytecode does not want files beside sources, so it goes into a folder of its own: without any, each process
+    would compile for seconds what it imports.
+    """
     env = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    if env.pop("PYTHONDONTWRITEBYTECODE", ""):
+        env.setdefault("PYTHONPYCACHEPREFIX", str(REPOSITORY / ".cache" / "bytecode"))
     env.update({name: env.get(name, "1") for name in ONE_THREAD})
     env.setdefault("SPICA_DATA_DIR", str(folder / "files"))
     env.update(PYTHONUNBUFFERED="1", VIRTUAL_ENV=str(PYTHON.parent.parent))
@@ -118,8 +127,15 @@ def child_env(folder: Path) -> dict[str, str]:
     return env
 
 
+def newest_schema() -> str:
+    """The version that the migrations lead to: their files are named after theirs."""
+    return max(path.name for path in (REPOSITORY / "migrations" / "versions").glob("*.py")).partition("_")[0]
+
+
 def migrate(stack: Stack) -> None:
-    """Bring the database to the newest schema. Raises: LaunchError with alembic's words."""
+    """Bring the database to the newest schema; nothing to do if it has it. Raises: LaunchError with alembic's words."""
+    if stack.schema == newest_schema():
+        return
     done = run([str(PYTHON), "-m", "alembic", "-c", "pyproject.toml", "upgrade", "head"], env=stack.env, cwd=REPOSITORY)
     (stack.folder / "logs" / "migrations.log").write_text(done.stdout)
     if done.returncode != 0:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from launch import servers, stack
+from launch.folders import REPOSITORY
 from launch.process import Child, LaunchError, Program
 
 
@@ -24,6 +25,25 @@ def test_child_environment_hides_postgres_variables_and_limits_threads(
     env = stack.child_env(tmp_path)
     assert "PGHOST" not in env
     assert env["OMP_NUM_THREADS"] == "1"
+
+
+def test_child_environment_keeps_bytecode_apart_where_it_is_forbidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    assert "PYTHONPYCACHEPREFIX" not in stack.child_env(tmp_path)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    env = stack.child_env(tmp_path)
+    assert "PYTHONDONTWRITEBYTECODE" not in env
+    assert Path(env["PYTHONPYCACHEPREFIX"]).is_relative_to(REPOSITORY / ".cache")
+
+
+def test_migrations_are_left_out_only_on_the_newest_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack, "run", lambda *_words, **_options: pytest.fail("alembic was started"))
+    stack.migrate(stack.Stack(tmp_path, {}, schema=stack.newest_schema()))
+    with pytest.raises(pytest.fail.Exception):
+        stack.migrate(stack.Stack(tmp_path, {}, schema="0001"))
 
 
 def test_server_whose_port_was_taken_is_started_on_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
