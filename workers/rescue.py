@@ -133,7 +133,8 @@ _SLEEPING = text("""
         WHERE status NOT IN ('succeeded', 'failed', 'cancelled')
           AND greatest(updated_at, woken_at) < clock_timestamp() - make_interval(secs =>
               CASE WHEN status = 'planning' OR EXISTS (
-                  SELECT FROM trials WHERE study_id = studies.id AND trials.status = 'running')
+                  SELECT FROM trials WHERE study_id = studies.id
+                    AND (trials.status = 'running' OR trials.status = 'queued' AND trials.sent_at IS NOT NULL))
               THEN :busy_s ELSE :age_s END)
         LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED)
     RETURNING id
@@ -145,7 +146,8 @@ def _note_sleepers(db: Session) -> list[UUID]:
     age_s = _age_s(STUDY_QUEUE)
     if age_s is None:
         return []
-    # A study that is planning or has trials running will most likely be woken by those; it is only asked rarely.
+    # A study that is planning, or has trials sent or running, will most likely be woken by those; it is only asked
+    # rarely, or the steps of many studies would keep their trials, which come second, from ever being run.
     parameters = {"age_s": age_s, "busy_s": max(age_s, settings().lease_s), "limit": _MOST_AT_ONCE}
     sleeping = list(db.scalars(_SLEEPING, parameters))
     if sleeping:

@@ -90,6 +90,29 @@ def test_study_that_never_got_a_message_is_woken(desk: Desk) -> None:
     assert len(desk.messages) == 1
 
 
+def test_study_whose_trials_wait_for_a_worker_is_woken_rarely(desk: Desk) -> None:
+    study_id = submit(trials=4)
+    advance(study_id)
+    desk.messages.clear()
+    redis_client().rpush(TRIAL_QUEUE, "somebody else's")
+    execute("UPDATE studies SET updated_at = now() - interval '5 s', woken_at = now() - interval '5 s'")
+    sweep()
+    assert desk.messages == []
+    execute("UPDATE studies SET updated_at = now() - interval '1 min', woken_at = now() - interval '1 min'")
+    sweep()
+    assert desk.messages == [("spica.advance_study", [str(study_id)])]
+
+
+def test_study_with_trials_that_nobody_sent_is_woken(desk: Desk) -> None:
+    study_id = submit(trials=4)
+    advance(study_id)
+    desk.messages.clear()
+    execute("UPDATE trials SET chunk = NULL, sent_at = NULL")
+    execute("UPDATE studies SET updated_at = now() - interval '5 s', woken_at = now() - interval '5 s'")
+    sweep()
+    assert desk.messages == [("spica.advance_study", [str(study_id)])]
+
+
 def test_cancel_is_carried_out_although_no_worker_lives(desk: Desk) -> None:
     study_id = _claimed(desk, trials=4)
     with transaction() as db:
