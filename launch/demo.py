@@ -12,6 +12,8 @@ from launch.stack import DIRECT, Stack
 
 EXAMPLE = REPOSITORY / "openapi" / "examples" / "concurrency.json"
 TERMINAL = {"succeeded", "failed", "cancelled"}
+WORKER_WITHIN_S = 900.0
+"""The first start on a machine compiles the replay kernel: a minute or two, and several where others compute too."""
 STUDY_WITHIN_S = 170.0
 POLL_WAIT_S = 3
 ROWS_SHOWN = 15
@@ -54,19 +56,29 @@ def describe(config: Json) -> str:
 
 def follow(url: str, study: Json, stack: Stack) -> Json:
     """Long-poll until the study ends, a line for each change. Raises: LaunchError when late, or when a part dies."""
-    deadline = time.monotonic() + STUDY_WITHIN_S
-    said = ""
+    began, within_s, said = time.monotonic(), WORKER_WITHIN_S, ""
     while study["status"] not in TERMINAL:
         stack.require_alive()
-        if time.monotonic() > deadline:
-            raise LaunchError(f"the study was still {study['status']} after {STUDY_WITHIN_S:.0f} s{tails(stack)}")
+        if time.monotonic() - began > within_s:
+            raise LaunchError(f"the study was still {study['status']} after {within_s:.0f} s{tails(stack)}")
+        earlier = study["status"]
         study = call(f"{url}/studies/{study['id']}?wait={POLL_WAIT_S}&version={study['version']}")
-        line = f"  {study['status']:<10} {study['progress']['done']} of {study['progress']['trials_total']} trials"
-        if line != said:
-            print(line, flush=True)
-        said = line
+        if earlier == "queued" != study["status"]:
+            began, within_s = time.monotonic(), STUDY_WITHIN_S
+        if line_of(study) != said:
+            print(line_of(study), flush=True)
+        said = line_of(study)
     stack.require_alive()
     return study
+
+
+def line_of(study: Json) -> str:
+    """How far a study is."""
+    if study["status"] == "queued":
+        return (
+            "  queued     until a worker is ready; the first one here compiles the replay kernel, for a minute or two"
+        )
+    return f"  {study['status']:<10} {study['progress']['done']} of {study['progress']['trials_total']} trials"
 
 
 def call(url: str, body: Json | None = None) -> Json:
