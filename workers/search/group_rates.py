@@ -146,10 +146,11 @@ class _RoleRates:
                 if best is not None:
                     self._curve_of[backend, members, at] = len(self._curves)
                     self._curves.append(best)
-                    self.rate[backend, members, at] = self._rate(self._ranks[members], best)
                     engines = np.array([self._space.gpu_budget // shape.gpus or 1, 1], dtype=np.float64)
-                    largest, single = self._rate(engines * shape.attention_dp, best)
-                    self.largest_rate[backend, members, at], self.engine_rate[backend, members, at] = largest, single
+                    # A rate takes a search of many small steps: one for all numbers of ranks.
+                    rates = self._rate(np.concatenate([self._ranks[members], engines * shape.attention_dp]), best)
+                    self.rate[backend, members, at] = rates[:-2]
+                    self.largest_rate[backend, members, at], self.engine_rate[backend, members, at] = rates[-2:]
                     self.prompt_ms[backend, members, at] = self._load.isl * best.token_ms
                     self.step_ms[backend, members, at] = best.step_ms
 
