@@ -19,13 +19,15 @@ _BLOCK_TOKENS = 512
 class Load:
     """Configurations replayed in one call.
 
-    goal: ratio to the peer, None where it cannot run them: its router comes with another execution stack.
+    goal: ratio to the peer, None where it cannot run them: its router comes with another execution stack. threads: with how
+    many ours are replayed, one measurement for each; the goal is that of the last.
     """
 
     name: str
     configs: list[Config]
     goal: float | None
     stack: str = "engine"
+    threads: tuple[int, ...] = (1,)
 
 
 def loads(folder: Path) -> list[Load]:
@@ -37,7 +39,7 @@ def loads(folder: Path) -> list[Load]:
     mixed = _written(folder / "mixed.jsonl", poisson_rows(20_000, 10.0, seed=1))
     return [
         Load("reference trial", [_reference()], 3000),
-        Load("16 mixed candidates", [_candidate(i) for i in range(16)], 2500),
+        Load("16 mixed candidates", [_candidate(i) for i in range(16)], 2500, threads=(1, 2)),
         Load("20,000 Poisson requests of mixed lengths", [on_trace(mixed, 4)], 500),
         Load("conversation trace, 3 replicas", [on_trace(conversation, 3)], 350),
         Load("conversation trace twice as dense, 16 replicas", [on_trace(doubled, 16)], 1200),

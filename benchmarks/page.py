@@ -76,7 +76,7 @@ def _load_table(result: Any) -> str:
 def _load_row(row: dict[str, Any]) -> tuple[str, ...]:
     ours = (f"{row['ours_ms']:,.3f}", f"{1000 * row['ours_ms'] / row['requests']:.3f}")
     peer = (
-        (f"{row['peer_ms']:,.0f}", f"{row['ratio']:,.0f}", f"{row['goal']:,}")
+        (f"{row['peer_ms']:,.0f}", f"{row['ratio']:,.0f}", f"{row['goal']:,}" if row["goal"] else "")
         if "ratio" in row
         else ("not run", "", "")
     )

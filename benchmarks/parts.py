@@ -51,7 +51,7 @@ class Part:
 
 def _replay(result: Result) -> Iterator[Goal]:
     for row in result["rows"]:
-        if "ratio" in row:
+        if "ratio" in row and row["goal"] is not None:
             yield Goal(f"{row['load']}, beside the peer", row["goal"], row["ratio"], "x", at_least=True)
     yield Goal("kernel ready in a new process", 3.0, result["start"]["warm_s"], "s")
     yield Goal("memory of that process", 450.0, result["start"]["rss_mb"], "MB")

@@ -12,7 +12,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,37 +41,39 @@ def main() -> int:
     peer = None if arguments.alone else arguments.peer or installed()
     with tempfile.TemporaryDirectory() as folder:
         chosen = [load for load in loads(Path(folder)) if arguments.only in load.name]
-        rows = [_measure(load, peer, arguments.runs) for load in chosen]
-    sizes = [_measure(of_size(size), None, 1) for size in _SIZES if not arguments.only]
+        rows = [row for load in chosen for row in _measure(load, peer, arguments.runs)]
+    sizes = [row for size in _SIZES if not arguments.only for row in _measure(of_size(size), None, 1)]
     if arguments.out is not None:
         result = {"circumstances": circumstances(), "start": start, "rows": rows, "sizes": sizes}
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 
-def _measure(load: Load, peer: Path | None, runs: int) -> dict[str, Any]:
-    """One load: ours and the peer's in turn, `runs` times."""
+def _measure(load: Load, peer: Path | None, runs: int) -> Iterator[dict[str, Any]]:
+    """One load, a row for each number of threads: ours and the peer's in turn, `runs` times."""
     cases = [read_case({"id": load.name, "config": config, "stack": load.stack}, Path("/")) for config in load.configs]
     jobs = [(case.fleet, case.batch) for case in cases]
     first_ms = _wall_ms(lambda: replay_many(jobs))
     peer_ms: list[float] = []
-    ours_ms: list[float] = []
+    ours_ms: dict[int, list[float]] = {threads: [] for threads in load.threads}
     for _ in range(runs):
-        ours_ms += _repeated(lambda: replay_many(jobs), _CALLS_S / runs)
+        for threads, taken in ours_ms.items():
+            taken += _repeated(partial(replay_many, jobs, threads=threads), _CALLS_S / runs)
         if peer is not None and load.goal is not None:
             peer_ms.append(sum(predict_ms(peer, config) for config in load.configs))
-    row: dict[str, Any] = {
-        "load": load.name,
-        "requests": sum(case.batch.num_requests for case in cases),
-        "ours_ms": statistics.median(ours_ms),
-        "ours_best_ms": min(ours_ms),
-        "first_call_ms": first_ms,
-        "goal": load.goal,
-    }
-    if peer_ms:
-        row |= {"peer_ms": statistics.median(peer_ms), "ratio": statistics.median(peer_ms) / row["ours_ms"]}
-    print(_line(row), flush=True)
-    return row
+    for threads, taken in ours_ms.items():
+        row: dict[str, Any] = {
+            "load": load.name if threads == 1 else f"{load.name}, {threads} threads",
+            "requests": sum(case.batch.num_requests for case in cases),
+            "ours_ms": statistics.median(taken),
+            "ours_best_ms": min(taken),
+            "first_call_ms": first_ms,
+            "goal": load.goal if threads == load.threads[-1] else None,
+        }
+        if peer_ms:
+            row |= {"peer_ms": statistics.median(peer_ms), "ratio": statistics.median(peer_ms) / row["ours_ms"]}
+        print(_line(row), flush=True)
+        yield row
 
 
 def _repeated(call: Callable[[], object], seconds: float) -> list[float]:
@@ -91,7 +94,9 @@ def _line(row: dict[str, Any]) -> str:
     each_us = 1000.0 * row["ours_ms"] / row["requests"]
     line = f"{row['load']:48} ours {row['ours_ms']:10.3f} ms ({each_us:6.3f} us a request)"
     if "ratio" in row:
-        line += f"   peer {row['peer_ms']:10.1f} ms   {row['ratio']:8.0f} x   goal {row['goal']:.0f}"
+        line += f"   peer {row['peer_ms']:10.1f} ms   {row['ratio']:8.0f} x"
+    if row["goal"] is not None:
+        line += f"   goal {row['goal']:.0f}"
     return line
 
 

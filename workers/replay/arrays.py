@@ -1,6 +1,5 @@
 """Arrays of one replay, laid out for the compiled loop; what depends on the batch alone is made once and kept."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,9 @@ from numpy.typing import NDArray
 
 from workers.replay import kv_cache, state
 from workers.replay.backends.sglang_state import add_sglang
+from workers.replay.batch_facts import BatchFacts, facts_of
 from workers.replay.fleet import KvRouter, Pool
+from workers.replay.kept import Kept
 from workers.replay.prefix_tree import PrefixTree, prefix_tree
 from workers.replay.radix import OVERFLOW
 from workers.replay.state import State
@@ -17,82 +18,19 @@ from workers.traffic.requests import RequestBatch
 
 BACKENDS = {"vllm": state.VLLM, "trtllm": state.TRTLLM, "sglang": state.SGLANG}
 ROLES = {"agg": state.AGG, "prefill": state.PREFILL, "decode": state.DECODE}
-_KEPT_TREES = 8
-_KEPT_FACTS = 64
-_FEW_SHAPES = 16
-_FEW_TOKENS = 300_000
+_KEPT_TREES = 64
 _FIRST_GAPS = 4096
 _MOST_ROUTED_BLOCKS = 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
-class BatchFacts:
-    """What replays want to know of a batch again and again.
-
-    first: int64 [S], first request of every session in release order. has_next: int8 [R]. is_plain: one turn each.
-    is_uniform: all requests have the same lengths. is_in_order: sessions are released in the order of their requests.
-    asks_each_decode: so few pairs of lengths, or output tokens, that asking the time of every decode step costs little.
-    longest_output: tokens. has_empty_prompt, has_empty_output: some request has no prompt or no output token.
-    """
-
-    first: NDArray[np.int64]
-    has_next: NDArray[np.int8]
-    is_plain: bool
-    is_uniform: bool
-    is_in_order: bool
-    asks_each_decode: bool
-    longest_output: int
-    has_empty_prompt: bool
-    has_empty_output: bool
-
-
-_facts: dict[int, tuple[RequestBatch, BatchFacts]] = {}
-
-
-def facts_of(batch: RequestBatch) -> BatchFacts:
-    """The facts of a batch, kept for the next candidates."""
-    kept = _facts.get(id(batch))
-    if kept is None or kept[0] is not batch:
-        while len(_facts) >= _KEPT_FACTS:
-            del _facts[next(iter(_facts))]
-        kept = _facts[id(batch)] = (batch, _facts_of(batch))
-    return kept[1]
-
-
-def _facts_of(batch: RequestBatch) -> BatchFacts:
-    num = batch.num_requests
-    has_next = np.zeros(num, dtype=np.int8)
-    has_next[:-1] = batch.session[1:] == batch.session[:-1]
-    starts = np.flatnonzero(np.concatenate([[True], has_next[:-1] == 0])[:num])
-    first_of = np.zeros(int(batch.session.max(initial=-1)) + 1, dtype=np.int64)
-    first_of[batch.session[starts]] = starts
-    shapes = np.unique(batch.input_tokens * (1 << 32) + batch.output_tokens).size
-    first = first_of[batch.order]
-    return BatchFacts(
-        first=first,
-        has_next=has_next,
-        is_plain=bool(starts.size == num),
-        is_uniform=shapes <= 1,
-        is_in_order=bool((first[1:] > first[:-1]).all()),
-        asks_each_decode=shapes <= _FEW_SHAPES or int(batch.output_tokens.sum()) <= _FEW_TOKENS,
-        longest_output=int(batch.output_tokens.max(initial=0)),
-        has_empty_prompt=bool((batch.input_tokens == 0).any()),
-        has_empty_output=bool((batch.output_tokens == 0).any()),
-    )
-
-
-_trees: dict[tuple[int, int, bool], tuple[RequestBatch, PrefixTree]] = {}
+_trees = Kept[PrefixTree](_KEPT_TREES)
 
 
 def tree_of(batch: RequestBatch, block_size: int, by_block: bool) -> PrefixTree:
     """The prefix tree of a batch, kept for the next candidates with the same block size."""
-    key = (id(batch), block_size, by_block)
-    kept = _trees.get(key)
-    if kept is None or kept[0] is not batch:
-        while len(_trees) >= _KEPT_TREES:
-            del _trees[next(iter(_trees))]
-        kept = _trees[key] = (batch, prefix_tree(batch, block_size, by_block))
-    return kept[1]
+    return _trees.of(
+        (batch,), lambda: prefix_tree(batch, block_size, by_block), (block_size, by_block), batch.num_requests
+    )
 
 
 def build(
@@ -160,6 +98,17 @@ def order_queues(st: State) -> None:
         limits[state.MAX_SEQS] = min(limits[state.MAX_SEQS], limits[state.NUM_BLOCKS] // blocks)
 
 
+def order_handoffs(pre: State, dec: State) -> None:
+    """Prepare the fresh states of both roles for `handoff_cohorts`."""
+    order_queues(pre)
+    order_queues(dec)
+    targets = dec["targets"]
+    targets[:, state.REQUEST_HEAD] = targets[:, state.TRAVEL_HEAD] = np.arange(len(targets))
+    dec["sources"][:, state.FREE_HEAD] = 0
+    dec["handoffs"] = np.zeros((1, state.NUM_HANDOFF_COLUMNS), dtype=np.int64)
+    dec["handed"] = np.empty(len(dec["requests"]), dtype=np.int32)
+
+
 def radix_overflow(st: State) -> bool:
     """True when the replay stopped because SGLang's radix trees ran out of nodes."""
     counters = st["sgl_counters"]
@@ -189,10 +138,10 @@ def lengthen_gap_log(st: State) -> None:
 
 def effective_output(pool: Pool, batch: RequestBatch) -> NDArray[np.int64]:
     """int64 [R]: tokens each request will generate, after context limit and TensorRT-LLM's clamp to its pool."""
-    output = batch.output_tokens
-    if pool.context_length is not None:
+    output, longest = batch.output_tokens, facts_of(batch).longest
+    if pool.context_length is not None and longest > pool.context_length:
         output = np.minimum(output, np.maximum(pool.context_length - batch.input_tokens, 0))
-    if pool.backend == "trtllm":
+    if pool.backend == "trtllm" and longest > pool.num_blocks * pool.block_size:
         room = pool.num_blocks * pool.block_size - batch.input_tokens
         output = np.where(room > 0, np.minimum(output, room), output)
     return output
@@ -294,29 +243,28 @@ def _moments(batch: RequestBatch) -> NDArray[np.float64]:
     return moments
 
 
-_fresh: dict[tuple[int, int], tuple[RequestBatch, PrefixTree, NDArray[np.int32], NDArray[np.float64]]] = {}
+_fresh = Kept[tuple[NDArray[np.int32], NDArray[np.float64]]](_KEPT_TREES)
 
 
 def _requests_and_stamps(
     batch: RequestBatch, output: NDArray[np.int64], tree: PrefixTree, first_own: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Rows of requests before anything has happened: copies of what is kept per batch and tree."""
-    key = (id(batch), id(tree))
-    kept = _fresh.get(key)
-    if kept is None or kept[0] is not batch or kept[1] is not tree:
-        while len(_fresh) >= _KEPT_TREES:
-            del _fresh[next(iter(_fresh))]
-        kept = _fresh[key] = (batch, tree, _fresh_requests(batch, tree), _fresh_stamps(batch))
-    requests = kept[2].copy()
-    requests[:, state.OUTPUT] = output
+    requests, stamps = _fresh.of(
+        (batch, tree), lambda: (_fresh_requests(batch, tree), _fresh_stamps(batch)), weight=batch.num_requests
+    )
+    requests = requests.copy()
+    if output is not batch.output_tokens:
+        requests[:, state.OUTPUT] = output
     requests[:, state.OWN_EXTENT] = first_own
-    return requests, kept[3].copy()
+    return requests, stamps.copy()
 
 
 def _fresh_requests(batch: RequestBatch, tree: PrefixTree) -> NDArray[np.int32]:
     requests = np.zeros((batch.num_requests, state.NUM_REQUEST_COLUMNS), dtype=np.int32)
     columns: dict[int, Any] = {
         state.PROMPT: batch.input_tokens,
+        state.OUTPUT: batch.output_tokens,
         state.ASKED: batch.output_tokens,
         state.HAS_NEXT: facts_of(batch).has_next,
         state.PATH_START: tree.path_start[:-1],

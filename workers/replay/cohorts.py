@@ -76,6 +76,7 @@ from workers.replay.state import (
     PREFILL_PREFIX,
     PROMPT,
     REPEATS,
+    RESERVED_BLOCKS,
     RUN_HEAD,
     SECOND_TOKEN,
     STATUS,
@@ -102,7 +103,7 @@ def run(st):  # type: ignore[no-untyped-def]
     replicas = limits_of(st)[NUM_REPLICAS]
     while True:
         for w in range(replicas):
-            if rank[w, PHASE] == IDLE and not _begin(st, w):
+            if rank[w, PHASE] == IDLE and not form_pass(st, w):
                 return NEED_CACHE
             if rank[w, PHASE] == BEGUN:
                 code = plan(st, w, math.inf)
@@ -127,7 +128,7 @@ def run(st):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _begin(st, w):  # type: ignore[no-untyped-def]
+def form_pass(st, w):  # type: ignore[no-untyped-def]
     """Form a pass of replica w if it has work; False when its blocks may not suffice."""
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     waiting, running, decoding = rank[w, NUM_WAITING], rank[w, NUM_RUNNING], rank[w, NUM_DECODING]
@@ -161,7 +162,7 @@ def _begin(st, w):  # type: ignore[no-untyped-def]
 def _compute_prompts(st, w, prompt, budget, now):  # type: ignore[no-untyped-def]
     """The partly computed prompt goes on, others enter, as far as `budget` tokens go; False when blocks may not suffice."""
     limits, rank, req, stamp = limits_of(st), ranks_of(st), requests_of(st), stamps_of(st)
-    most_running = limits[NUM_BLOCKS] // blocks_for(limits, prompt + req[0, OUTPUT])
+    blocks = blocks_for(limits, prompt + req[0, OUTPUT])
     count, ends, starts, complete = 0, np.int64(0), np.int64(0), 0
     computed = rank[w, PARTIAL]
     while budget > 0:
@@ -170,8 +171,9 @@ def _compute_prompts(st, w, prompt, budget, now):  # type: ignore[no-untyped-def
                 break
             if limits[CHUNKED] == 0 and prompt > budget:
                 break
-            if rank[w, NUM_RUNNING] >= most_running:
+            if rank[w, RESERVED_BLOCKS] + blocks > limits[NUM_BLOCKS]:
                 return False
+            rank[w, RESERVED_BLOCKS] += blocks
             r = rank[w, WAIT_HEAD]
             stamp[r, FIRST_ADMIT] = now
             req[r, ADMISSIONS] = 1
@@ -235,6 +237,7 @@ def _end(st, w, now):  # type: ignore[no-untyped-def]
     r = rank[w, RUN_HEAD]
     rank[w, RUN_HEAD] = r + limits_of(st)[NUM_REPLICAS]
     rank[w, NUM_RUNNING] -= 1
+    rank[w, RESERVED_BLOCKS] -= blocks_for(limits_of(st), req[0, PROMPT] + req[0, OUTPUT])
     req[r, STATUS] = DONE
     req[r, GENERATED] = req[0, OUTPUT]
     stamp[r, LAST_TOKEN] = now

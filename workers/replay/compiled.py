@@ -114,6 +114,9 @@ bare_entry: _Decorator = _njit(cache=True, _nrt=False, **_COMMON)
 allocating: _Decorator = _njit(**_COMMON)
 """For functions that compiled functions call and that make arrays of their own."""
 
+summing: _Decorator = _njit(_nrt=False, fastmath={"reassoc", "nnan", "nsz"}, **_COMMON)
+"""As `inner`, for loops over numbers (never NaN) that may be added up in any fixed order, several at once."""
+
 inner: _Decorator = _njit(_nrt=False, **_COMMON)
 """For functions that compiled functions call. They allocate nothing, so no reference counts are kept: counting the
 arrays of the address book took most of the time."""

@@ -5,22 +5,25 @@ Every request is in both states: in the prefill pool's as one of a single token 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import ReasonCode, StuckError, UnsupportedError
-from workers.replay import handoff_loop, passes, state
-from workers.replay.arrays import build, facts_of, lengthen_gap_log
+from workers.replay import handoff_cohorts, handoff_loop, passes, state
+from workers.replay.arrays import build, lengthen_gap_log, order_handoffs
+from workers.replay.batch_facts import facts_of
 from workers.replay.compiled import compile_once
 from workers.replay.drafts import extend_draws, needs_draws
 from workers.replay.fleet import Fleet, Pool, Transfer
+from workers.replay.kept import Kept
+from workers.replay.reductions import hands_over_in_order
 from workers.replay.state import State
 from workers.replay.step_table import StepTable, step_table
 from workers.traffic.requests import RequestBatch
 
 _EVENTS_BETWEEN_CHECKS = 1 << 16
-_KEPT_PROMPTS = 16
 _ENDS = (
     passes.FINISHED,
     passes.STUCK,
@@ -67,6 +70,12 @@ def _finished(
     """Both sides after one whole run, started anew when it asks for it."""
     pools = pools_of(fleet)
     explicit, radix_nodes, full_cache = False, None, False
+    exact = facts_of(batch).asks_each_decode
+    if fleet.router is None and hands_over_in_order(*pools, batch):
+        sides = sides_of(fleet, pools, batch, None, full_cache=False)
+        order_handoffs(sides[0].st, sides[1].st)
+        if drive_both(sides, exact, check_stop, handoff_cohorts.run) == passes.FINISHED:
+            return sides
     while True:
         sides = sides_of(fleet, pools, batch, radix_nodes, full_cache=full_cache)
         dec = sides[1].st
@@ -74,7 +83,7 @@ def _finished(
             dec["limits"][state.EXPLICIT] = 1
         if silent is not None:
             dec["requests"][:, state.SILENT] = silent
-        code = drive_both(sides, facts_of(batch).asks_each_decode, check_stop)
+        code = drive_both(sides, exact, check_stop)
         if code == passes.FINISHED:
             return sides
         if code == passes.STUCK:
@@ -107,17 +116,16 @@ def sides_of(
     return sides
 
 
-_prompts: dict[int, tuple[RequestBatch, RequestBatch]] = {}
+_prompts = Kept[RequestBatch](most=16)
 
 
 def prompts_of(batch: RequestBatch) -> RequestBatch:
     """The same requests with one output token each at most; kept, as candidates share batches."""
-    kept = _prompts.get(id(batch))
-    if kept is None or kept[0] is not batch:
-        while len(_prompts) >= _KEPT_PROMPTS:
-            del _prompts[next(iter(_prompts))]
-        kept = _prompts[id(batch)] = (batch, replace(batch, output_tokens=np.minimum(batch.output_tokens, 1)))
-    return kept[1]
+
+    def without_rest() -> RequestBatch:
+        return replace(batch, output_tokens=np.minimum(batch.output_tokens, 1))
+
+    return _prompts.of((batch,), without_rest, weight=batch.num_requests)
 
 
 def _add_handoffs(dec: State, transfer: Transfer, num_sources: int) -> None:
@@ -137,17 +145,19 @@ def _add_handoffs(dec: State, transfer: Transfer, num_sources: int) -> None:
     dec["transfer"] = rates
 
 
-def drive_both(sides: tuple[Side, Side], exact: bool, check_stop: Callable[[], None]) -> int:
+def drive_both(
+    sides: tuple[Side, Side], exact: bool, check_stop: Callable[[], None], run: Any = handoff_loop.run
+) -> int:
     """Call the compiled clock until it has finished, is stuck, has a tick due or has to start anew; answer its other
     questions."""
     pre, dec = sides[0].st, sides[1].st
     number = dec["numbers"]
-    compile_once(handoff_loop.run, pre.book, dec.book)
+    compile_once(run, pre.book, dec.book)
     while True:
         for side in sides:
             side.table.lend_to(side.st, exact)
         number[state.EVENTS_LEFT] = _EVENTS_BETWEEN_CHECKS
-        code = handoff_loop.run(pre.book, dec.book)
+        code = run(pre.book, dec.book)
         if code in _ENDS:
             return int(code)
         _answer(code, sides[int(number[state.ASKING])], exact)

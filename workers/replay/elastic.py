@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from workers.errors import ReasonCode, StuckError
 from workers.planner.observation import Observation, Role, Scaler
 from workers.replay import handoff_loop, passes, state
-from workers.replay.arrays import build, facts_of, radix_overflow
+from workers.replay.arrays import build, radix_overflow
+from workers.replay.batch_facts import facts_of
 from workers.replay.disaggregated import Side, drive_both, pools_of, sides_of
 from workers.replay.drafts import extend_draws, needs_draws
 from workers.replay.elastic_outcome import ElasticOutcome

@@ -3,16 +3,15 @@ as a single gap.
 
 pieces: float64 [P, NUM_PIECE_COLUMNS]. NUM gaps, each with weight WEIGHT (token gaps per pass). Gap i is VALUE + SLOPE *
 (FIRST + i) ms; with SLOPE NaN it is exact_values[FIRST + i], all of one chunk of that table.
-exact_sums: float64 [values, NUM_SUMS], per chunk the running sums over its known values of what `sums_of` gives, with the
-chunk's own centres. exact_facts: float64 [chunks, NUM_CHUNK_FACTS]: these centres, NaN until the sums are made, and 1 if
-the chunk's known values never fall or never rise.
+exact_rates: float64, 1000 / exact_values. exact_facts: float64 [chunks], 1 if the chunk's known values never fall or never
+rise, 0 if neither, NaN while that has not been asked.
 """
 
 import math
 
 import numpy as np
 
-from workers.replay.compiled import allocating, inner
+from workers.replay.compiled import allocating, inner, summing
 from workers.replay.state import (
     GAP_CONTEXT,
     GAP_COUNT,
@@ -21,7 +20,7 @@ from workers.replay.state import (
     GAPS_USED,
     decode_table_of,
     exact_facts_of,
-    exact_sums_of,
+    exact_rates_of,
     exact_values_of,
     gaps_of,
     numbers_of,
@@ -30,13 +29,9 @@ from workers.replay.state import (
 from workers.replay.step_lookup import (
     CHUNK,
     CHUNK_BITS,
-    CHUNK_CENTRE,
-    CHUNK_MONOTONE,
-    CHUNK_RATE_CENTRE,
     EXACT,
     KNOTS,
     NUM_CELLS,
-    NUM_SUMS,
     TIMING,
     cell_of,
     decode_duration,
@@ -44,7 +39,7 @@ from workers.replay.step_lookup import (
 )
 
 VALUE, SLOPE, FIRST, NUM, WEIGHT, NUM_PIECE_COLUMNS = range(6)
-_FEW = 16
+_FEW, _SLOW_GROWTH = 3, 0.02
 
 
 @allocating
@@ -116,10 +111,23 @@ def is_monotone(st, pieces, p):  # type: ignore[no-untyped-def]
     """True when the gaps of piece p never fall or never rise."""
     if not math.isnan(pieces[p, SLOPE]):
         return True
-    chunk = np.int64(pieces[p, FIRST]) >> CHUNK_BITS
-    if math.isnan(exact_facts_of(st)[chunk, CHUNK_CENTRE]):
-        _sum_chunk(st, chunk)
-    return exact_facts_of(st)[chunk, CHUNK_MONOTONE] == 1.0
+    chunk, facts = np.int64(pieces[p, FIRST]) >> CHUNK_BITS, exact_facts_of(st)
+    if math.isnan(facts[chunk]):
+        facts[chunk] = 1.0 if _is_chunk_monotone(exact_values_of(st), chunk << CHUNK_BITS) else 0.0
+    return facts[chunk] == 1.0
+
+
+@inner
+def _is_chunk_monotone(values, start):  # type: ignore[no-untyped-def]
+    """True when the known values of the chunk that begins at `start` never fall or never rise."""
+    rises, falls, before = True, True, math.nan
+    for place in range(start, start + CHUNK):
+        value = values[place]
+        if not math.isnan(value):
+            rises &= not value < before
+            falls &= not value > before
+            before = value
+    return rises or falls
 
 
 @inner
@@ -141,7 +149,10 @@ def sums_of(st, pieces, p, centre, rate_centre):  # type: ignore[no-untyped-def]
     """Over the gaps x > 0 of piece p: sums of x - centre, its square, 1000 / x - rate_centre and its square."""
     num, slope = pieces[p, NUM], pieces[p, SLOPE]
     if math.isnan(slope):
-        return _sums_of_exact(st, np.int64(pieces[p, FIRST]), np.int64(num), centre, rate_centre)
+        place = np.int64(pieces[p, FIRST])
+        return _sums_of_exact(
+            exact_values_of(st), exact_rates_of(st), place, place + np.int64(num), centre, rate_centre
+        )
     first = pieces[p, VALUE] + slope * pieces[p, FIRST]
     off = first - centre
     if num == 1.0:
@@ -177,7 +188,7 @@ def _reciprocal_sums(first, slope, num):  # type: ignore[no-untyped-def]
     last = first + reach
     a, b = 1.0 / first, 1.0 / last
     growth = reach * a
-    area = (num - 1.0) * a * (math.log1p(growth) / growth if growth != 0.0 else 1.0)
+    area = (num - 1.0) * a * _log1p_ratio(growth)
     a2, b2, slope2 = a * a, b * b, slope * slope
     plain = area + 0.5 * (a + b) + slope * (a2 - b2) / 12.0 - slope * slope2 * (a2 * a2 - b2 * b2) / 120.0
     squared = (num - 1.0) * a * b + 0.5 * (a2 + b2) + slope * (a2 * a - b2 * b) / 6.0
@@ -185,45 +196,20 @@ def _reciprocal_sums(first, slope, num):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _sums_of_exact(st, place, num, centre, rate_centre):  # type: ignore[no-untyped-def]
-    chunk = place >> CHUNK_BITS
-    facts, sums = exact_facts_of(st), exact_sums_of(st)
-    if math.isnan(facts[chunk, CHUNK_CENTRE]):
-        _sum_chunk(st, chunk)
-    end = place + num - 1
-    total, square, rates, rate_squares = sums[end, 0], sums[end, 1], sums[end, 2], sums[end, 3]
-    if place & (CHUNK - 1) != 0:
-        before = place - 1
-        total, square = total - sums[before, 0], square - sums[before, 1]
-        rates, rate_squares = rates - sums[before, 2], rate_squares - sums[before, 3]
-    off, rate_off = facts[chunk, CHUNK_CENTRE] - centre, facts[chunk, CHUNK_RATE_CENTRE] - rate_centre
-    square += 2.0 * off * total + num * off * off
-    rate_squares += 2.0 * rate_off * rates + num * rate_off * rate_off
-    return total + num * off, square, rates + num * rate_off, rate_squares
+def _log1p_ratio(x):  # type: ignore[no-untyped-def]
+    """log(1 + x) / x; the first term left out of the series is below 4e-15."""
+    if abs(x) > _SLOW_GROWTH:
+        return math.log1p(x) / x
+    return 1.0 - x * (1 / 2 - x * (1 / 3 - x * (1 / 4 - x * (1 / 5 - x * (1 / 6 - x * (1 / 7 - x / 8))))))
 
 
-@inner
-def _sum_chunk(st, chunk):  # type: ignore[no-untyped-def]
-    """Make the running sums of a chunk; a value that is unknown counts as the centre."""
-    values, sums, facts = exact_values_of(st), exact_sums_of(st), exact_facts_of(st)
-    start = chunk << CHUNK_BITS
-    centre = 0.0
-    for place in range(start + CHUNK - 1, start - 1, -1):
-        if not math.isnan(values[place]):
-            centre = values[place]
-    rate_centre = 1000.0 / centre
-    running = (0.0, 0.0, 0.0, 0.0)
-    rises, falls, before = True, True, centre
-    for place in range(start, start + CHUNK):
-        value = values[place]
-        if not math.isnan(value):
-            off, rate = value - centre, 1000.0 / value - rate_centre
-            running = (running[0] + off, running[1] + off * off, running[2] + rate, running[3] + rate * rate)
-            rises &= value >= before
-            falls &= value <= before
-            before = value
-        for column in range(NUM_SUMS):
-            sums[place, column] = running[column]
-    facts[chunk, CHUNK_MONOTONE] = 1.0 if rises or falls else 0.0
-    facts[chunk, CHUNK_RATE_CENTRE] = rate_centre
-    facts[chunk, CHUNK_CENTRE] = centre
+@summing
+def _sums_of_exact(values, exact_rates, place, end, centre, rate_centre):  # type: ignore[no-untyped-def]
+    total, square, rates, rate_squares = 0.0, 0.0, 0.0, 0.0
+    for i in range(place, end):
+        off, rate_off = values[i] - centre, exact_rates[i] - rate_centre
+        total += off
+        square += off * off
+        rates += rate_off
+        rate_squares += rate_off * rate_off
+    return total, square, rates, rate_squares

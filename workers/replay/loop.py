@@ -1,12 +1,13 @@
 """Replay a batch on a fleet: drive the compiled event loop, answer what it asks, and hand out what happened.
 
 replay(fleet, batch, should_stop)        one replay with every per-request moment
-replay_many(jobs, sla, should_stop)      metrics of many candidates
+replay_many(jobs, sla, should_stop, threads)   metrics of many candidates
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 from workers.errors import ReasonCode, StoppedError, StuckError
 from workers.replay import cohorts, event_loop, passes, state
-from workers.replay.arrays import build, facts_of, lengthen_gap_log, order_queues, radix_overflow
+from workers.replay.arrays import build, lengthen_gap_log, order_queues, radix_overflow
+from workers.replay.batch_facts import facts_of
 from workers.replay.compiled import compile_once
 from workers.replay.disaggregated import Side, mark_arrived, replay_both
 from workers.replay.drafts import extend_draws, needs_draws
@@ -45,13 +47,34 @@ def replay(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None = N
 
 
 def replay_many(
-    jobs: Sequence[tuple[Fleet, RequestBatch]], sla: Sla | None = None, should_stop: ShouldStop | None = None
+    jobs: Sequence[tuple[Fleet, RequestBatch]],
+    sla: Sla | None = None,
+    should_stop: ShouldStop | None = None,
+    threads: int = 1,
 ) -> list[dict[str, Metric]]:
     """The report of every (fleet, batch), in order, with the keys and meanings of `metrics.report`.
 
-    Identical replicas are simulated once where that is exact (see reductions). Raises: as `replay`, at the first job.
+    Identical replicas are simulated once where that is exact (see reductions). The same bytes for any number of threads; each
+    keeps tables of its own. Raises: as `replay`.
     """
-    return [_summary(fleet, batch, sla, should_stop) for fleet, batch in jobs]
+    if threads == 1:
+        return [_summary(fleet, batch, sla, should_stop) for fleet, batch in jobs]
+    reports: list[dict[str, Metric]] = [{} for _ in jobs]
+    waiting = enumerate(jobs)
+
+    def replay_waiting() -> None:
+        for place, (fleet, batch) in waiting:
+            reports[place] = _summary(fleet, batch, sla, should_stop)
+
+    for done in [_threads(threads).submit(replay_waiting) for _ in range(threads)]:
+        done.result()
+    return reports
+
+
+@lru_cache(maxsize=1)
+def _threads(number: int) -> ThreadPoolExecutor:
+    """Threads that keep their tables between calls."""
+    return ThreadPoolExecutor(number, thread_name_prefix="replay")
 
 
 def _summary(fleet: Fleet, batch: RequestBatch, sla: Sla | None, should_stop: ShouldStop | None) -> dict[str, Metric]:

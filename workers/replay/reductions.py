@@ -10,8 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from workers.replay.arrays import effective_output, facts_of, needs_explicit
+from workers.replay.arrays import effective_output, needs_explicit
+from workers.replay.batch_facts import facts_of
 from workers.replay.fleet import Pool
+from workers.replay.kept import Kept
 from workers.traffic.requests import RequestBatch
 
 
@@ -42,7 +44,7 @@ def serves_in_order(pool: Pool, batch: RequestBatch) -> bool:
     """True when `cohorts` replays a pool, as far as its blocks suffice: all requests are alike and none can be refused."""
     if batch.in_flight_cap is None or batch.span_offset is not None or batch.num_requests == 0:
         return False
-    if pool.backend == "sglang" or pool.attention_dp > 1 or pool.role != "agg":
+    if pool.backend == "sglang" or pool.attention_dp > 1:
         return False
     facts = facts_of(batch)
     if not facts.is_uniform or not facts.is_plain or not facts.is_in_order or needs_explicit(pool, batch):
@@ -57,26 +59,28 @@ def serves_in_order(pool: Pool, batch: RequestBatch) -> bool:
     )
 
 
-_parts: dict[tuple[int, int], tuple[RequestBatch, RequestBatch]] = {}
+def hands_over_in_order(prefill: Pool, decode: Pool, batch: RequestBatch) -> bool:
+    """True when `handoff_cohorts` replays both pools, as far as their blocks suffice."""
+    return prefill.backend == "vllm" and all(serves_in_order(pool, batch) for pool in (prefill, decode))
+
+
+_parts = Kept[RequestBatch](most=64)
 
 
 def first_requests(batch: RequestBatch, parts: int) -> RequestBatch:
     """The first 1 / parts of a plain closed loop, with as much of its cap; kept, as candidates share batches."""
-    key = (id(batch), parts)
-    kept = _parts.get(key)
-    if kept is None or kept[0] is not batch:
-        while len(_parts) >= 64:
-            del _parts[next(iter(_parts))]
-        num = batch.num_requests // parts
-        part = replace(
-            batch,
-            arrival_ms=batch.arrival_ms[:num],
-            delay_ms=batch.delay_ms[:num],
-            input_tokens=batch.input_tokens[:num],
-            output_tokens=batch.output_tokens[:num],
-            session=np.arange(num, dtype=np.int64),
-            order=np.arange(num, dtype=np.int64),
-            in_flight_cap=(batch.in_flight_cap or 0) // parts,
-        )
-        kept = _parts[key] = (batch, part)
-    return kept[1]
+    return _parts.of((batch,), lambda: _first_requests(batch, parts), parts, batch.num_requests)
+
+
+def _first_requests(batch: RequestBatch, parts: int) -> RequestBatch:
+    num = batch.num_requests // parts
+    return replace(
+        batch,
+        arrival_ms=batch.arrival_ms[:num],
+        delay_ms=batch.delay_ms[:num],
+        input_tokens=batch.input_tokens[:num],
+        output_tokens=batch.output_tokens[:num],
+        session=np.arange(num, dtype=np.int64),
+        order=np.arange(num, dtype=np.int64),
+        in_flight_cap=(batch.in_flight_cap or 0) // parts,
+    )

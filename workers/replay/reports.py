@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from workers.memory import keep_freed_memory
-from workers.replay import state
+from workers.replay import state, step_table
 from workers.replay.fleet import Fleet, Pool
 from workers.replay.loop import ShouldStop, replay, run_part
 from workers.replay.metrics import Metric, Sla
@@ -80,6 +80,7 @@ def warm() -> None:
     The loop of disaggregated fleets is as large again: it is compiled, once per machine, by the first replay that needs it.
     """
     keep_freed_memory()
+    step_table.warm()
     times = FixedTimes(1.0, 1.0)
     pool = Pool("agg", "vllm", 1, 1, 1, 8, 16, 64, 4, times)
     one = np.ones(1, dtype=np.int64)

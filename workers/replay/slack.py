@@ -7,7 +7,7 @@ touches more than C * (blocks of the longest request + 1) blocks.
 
 from dataclasses import replace
 
-from workers.replay.arrays import facts_of
+from workers.replay.batch_facts import facts_of
 from workers.replay.fleet import Fleet, Pool
 from workers.traffic.requests import RequestBatch
 
@@ -17,8 +17,9 @@ def without_slack(fleet: Fleet, batch: RequestBatch) -> Fleet:
     if batch.num_requests == 0:
         return fleet
     in_flight = batch.num_requests if batch.in_flight_cap is None else min(batch.in_flight_cap, batch.num_requests)
-    longest = int((batch.input_tokens + batch.output_tokens).max())
-    may_hit = fleet.router is not None or batch.span_offset is not None or not facts_of(batch).is_plain
+    facts = facts_of(batch)
+    longest = facts.longest
+    may_hit = fleet.router is not None or batch.span_offset is not None or not facts.is_plain
 
     def acting(pool: Pool | None) -> Pool | None:
         return None if pool is None else _acting(pool, in_flight, longest, may_hit)

@@ -94,10 +94,11 @@ RATIO, RATIO_START, RATIO_FLOOR, RATIO_FALL, LAST_DECODE_MS, NUM_REALS = range(6
 # RESERVED_AS: number of the reservation while a handed-over request has its room but does not run yet, else 0.
 # SILENT: 1 when the token gaps of the request must not be logged (backends.explicit).
 # BEFORE, TOKENS, CHARGED, BURST, DRAFTED: see backends.explicit; other backends may use them, and SPARE_*, as they like.
-(PROMPT, OUTPUT, GENERATED, STATUS, RUN_NEXT, RUN_PREV, DUE_STEP, RESIDUE, DUE_NEXT, DUE_PREV, WAIT_NEXT, NEW_NEXT,
- YOUNG_NEXT, YOUNG, COMPUTED, HAS_NEXT, PATH_START, PATH_END, OWN_START, OWN_EXTENT, REGISTERED, OWNER_COPY,
- ADMISSIONS, FIRST_REUSED, MAX_REUSED, WORKER, DP_RANK, ASKED, HELD, BEFORE, TOKENS, CHARGED, BURST, DRAFTED,
- SILENT, RESERVED_AS, SPARE_A, SPARE_B, SPARE_C, NUM_REQUEST_COLUMNS) = range(40)  # fmt: skip
+# In this order, so that what most passes touch lies in the first two cache lines.
+(PROMPT, OUTPUT, GENERATED, STATUS, WORKER, DP_RANK, ADMISSIONS, FIRST_REUSED, MAX_REUSED, DUE_STEP, RESIDUE, DUE_NEXT,
+ DUE_PREV, RUN_NEXT, RUN_PREV, WAIT_NEXT, NEW_NEXT, YOUNG_NEXT, YOUNG, COMPUTED, PATH_START, PATH_END, OWN_EXTENT, REGISTERED,
+ HAS_NEXT, RESERVED_AS, OWN_START, OWNER_COPY, ASKED, HELD, BEFORE, TOKENS, CHARGED, BURST, DRAFTED,
+ SILENT, SPARE_A, SPARE_B, SPARE_C, NUM_REQUEST_COLUMNS) = range(40)  # fmt: skip
 
 # stamps: float64 [R, NUM_STAMPS], ms, NaN until it happens. ARRIVAL: the open-loop clock, the release instant once released.
 ARRIVAL, DELAY, FIRST_ADMIT, FIRST_TOKEN, SECOND_TOKEN, LAST_TOKEN, END, NUM_STAMPS = range(8)
@@ -134,16 +135,16 @@ LAST_WALL, LAST_PASS_END, LAST_LEFT, NUM_RECORD_TIMES = range(4)
 # requests by residue. ring int32 [ranks * 2 * ring], first and last request by due step; due_bits uint64 [ranks * ring / 64],
 # a bit for each due step that has any, kept by backends.decoding.
 # decode_table float64 [N * cells * 2], memo int64 [H, 4], timing int64, rates float64: see step_lookup.
-# draws float64 [ranks * NUM_DRAWS]: see drafts. exact_index int32, exact_values float64: see step_lookup. exact_sums,
+# draws float64 [ranks * NUM_DRAWS]: see drafts. exact_index int32, exact_values float64: see step_lookup. exact_rates,
 # exact_facts: see gap_pieces.
-# sgl_nodes, sgl_slots, sgl_counters: see radix. sgl_runs: see page_runs.
+# sgl_nodes, sgl_slots, sgl_counters: see radix. sgl_runs: see page_runs. handed int32 [R], decode role: see handoff_cohorts.
 BOOK = (
     "limits", "ranks", "passes", "numbers", "moments", "requests", "stamps", "sessions", "thinkers", "gaps", "acceptance",
     "extents", "paths", "copies", "growth", "ring", "decode_table", "memo", "timing", "rates", "draws",
     "exact_index", "exact_values", "handoffs", "lands", "targets", "sources", "transfer",
     "loads", "routes", "believed", "router_draws", "router",
     "sgl_reals", "sgl_nodes", "sgl_slots", "sgl_counters", "sgl_runs",
-    "ready", "live", "records", "record_times", "exact_sums", "exact_facts", "due_bits",
+    "ready", "live", "records", "record_times", "exact_rates", "exact_facts", "due_bits", "handed",
 )  # fmt: skip
 
 _PLACES = {name: place for place, name in enumerate(BOOK)}
@@ -199,7 +200,8 @@ SHAPES = {
     "sgl_reals": (_F8, NUM_REALS), "sgl_nodes": (_I8, NUM_NODE_COLUMNS), "sgl_slots": (_I4, 0),
     "sgl_counters": (_I8, 0), "sgl_runs": (_I8, NUM_RUN_COLUMNS),
     "ready": (_I8, 0), "live": (_I8, 0), "records": (_I8, NUM_RECORDS), "record_times": (_F8, NUM_RECORD_TIMES),
-    "exact_sums": (_F8, 4), "exact_facts": (_F8, 3), "due_bits": (np.uint64, 0),
+    "exact_rates": (_F8, 0), "exact_facts": (_F8, 0), "due_bits": (np.uint64, 0),
+    "handed": (_I4, 0),
 }  # fmt: skip
 _DTYPES = {name: np.dtype(dtype) for name, (dtype, _) in SHAPES.items()}
 _EMPTY: dict[str, NDArray[Any]] = {
@@ -220,7 +222,7 @@ loads_of, routes_of, believed_of, router_draws_of, router_of = (_accessor(name, 
 sgl_reals_of, sgl_nodes_of, sgl_slots_of, sgl_counters_of, sgl_runs_of = (
     _accessor(name, *SHAPES[name]) for name in BOOK[33:38]
 )
-ready_of, live_of, records_of, record_times_of, exact_sums_of, exact_facts_of, due_bits_of = (
+ready_of, live_of, records_of, record_times_of, exact_rates_of, exact_facts_of, due_bits_of, handed_of = (
     _accessor(name, *SHAPES[name]) for name in BOOK[38:]
 )
 

@@ -7,8 +7,7 @@ timing: int64 [NUM_TIMING]. rates: float64 [NUM_RATES]. decode_table: float64 [N
 start of a cell of context lengths and ms per further token. memo: int64 [H, 4], KEY_A NONE when empty: KEY_A and KEY_B are
 (n << 32 | isl, prefix) of a prefill, (DECODE_TAG | n, context sum) of a decode pass, MEMO_MS the bits of a float, ms.
 exact_index: int32 [EXACT_ROWS, EXACT_WIDTH], chunk of batch size n and context // CHUNK, or NONE; exact_values: float64
-[chunks, CHUNK], ms. exact_sums float64 [chunks * CHUNK, NUM_SUMS], exact_facts float64 [chunks, NUM_CHUNK_FACTS]: see
-gap_pieces.
+[chunks, CHUNK], ms. exact_rates, exact_facts: see gap_pieces.
 """
 
 import math
@@ -43,8 +42,6 @@ NUM_CELLS = FINE + CELLS_PER_OCTAVE * 17
 DECODE_TAG = 1 << 62
 CHUNK_BITS = 7
 CHUNK = 1 << CHUNK_BITS
-CHUNK_CENTRE, CHUNK_RATE_CENTRE, CHUNK_MONOTONE, NUM_CHUNK_FACTS = range(4)
-NUM_SUMS = 4
 
 _P2, _P1, _P0 = PREFILL_COEFFICIENTS
 _D2, _D1, _D0 = DECODE_COEFFICIENTS
@@ -55,9 +52,7 @@ def cell_of(context):  # type: ignore[no-untyped-def]
     """(cell, first context, width) of the cell that holds a context length."""
     if context < FINE:
         return context, context, 1
-    octave = 5
-    while (context >> (octave + 1)) != 0:
-        octave += 1
+    octave = (np.float64(context).view(np.int64) >> 52) - 1023
     shift = octave - 4
     step = (context >> shift) - CELLS_PER_OCTAVE
     return FINE + (octave - 5) * CELLS_PER_OCTAVE + step, (context >> shift) << shift, 1 << shift

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.replay.fleet import StepTimes
+from workers.replay.kept import Kept
 from workers.replay.state import NONE, State
 from workers.replay.step_lookup import (
     CHUNK,
@@ -24,16 +25,15 @@ from workers.replay.step_lookup import (
     EXACT_CHUNKS,
     EXACT_ROWS,
     EXACT_WIDTH,
+    FINE,
     HASH_MASK,
     HASH_USED,
     KEY_A,
     KNOTS,
     MEMO,
     NUM_CELLS,
-    NUM_CHUNK_FACTS,
     NUM_RATES,
     NUM_ROWS,
-    NUM_SUMS,
     NUM_TIMING,
     POLYNOMIAL,
     POOL_TOKENS,
@@ -46,6 +46,7 @@ from workers.timing.fixed import FixedTimes
 from workers.timing.polynomial import PolynomialTimes
 
 _AHEAD = 64
+_ROWS_AT_ONCE = 16
 _KEPT_TABLES = 256
 
 
@@ -56,8 +57,8 @@ class KnotTimes(StepTimes, Protocol):
     def decode_row(self, n: int, contexts: NDArray[np.int64]) -> NDArray[np.int64]:
         """ns of a decode pass of n requests at each floor-mean context."""
 
-    def known_decodes(self, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Ascending contexts whose times cost nothing to ask, and ns of a decode pass of n requests at each."""
+    def known_decodes(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(n, context) int64 [N, 2], ascending, first <= n < last, whose times cost nothing to ask, and ns."""
 
     def known_prefills(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(n, isl, prefix) int64 [N, 3] whose times cost nothing to ask, and ns."""
@@ -85,8 +86,8 @@ class StepTable:
         self.decode = np.zeros((0, NUM_CELLS, 2))
         self.exact_index = np.full((0, 64), NONE, dtype=np.int32)
         self.exact_values = np.full((0, CHUNK), np.nan)
-        self.exact_sums = np.zeros((0, NUM_SUMS))
-        self.exact_facts = np.full((0, NUM_CHUNK_FACTS), np.nan)
+        self.exact_rates = np.full((0, CHUNK), np.nan)
+        self.exact_facts = np.full(0, np.nan)
         self.memo = np.full((256, 4), NONE, dtype=np.int64)
         self._has_prefills = False
         self._has_decodes: set[int] = set()
@@ -99,7 +100,7 @@ class StepTable:
             timing[TIMING] = EXACT
         st["timing"], st["rates"] = timing, self.rates
         st["exact_index"], st["exact_values"] = self.exact_index.reshape(-1), self.exact_values.reshape(-1)
-        st["exact_sums"], st["exact_facts"] = self.exact_sums, self.exact_facts
+        st["exact_rates"], st["exact_facts"] = self.exact_rates.reshape(-1), self.exact_facts
         st["decode_table"] = self.decode.reshape(-1)
         st["memo"] = self.memo
 
@@ -175,39 +176,43 @@ class StepTable:
             self.timing[NUM_ROWS] = len(self.decode)
 
     def _learn_exact(self, n: int, context: int, steps: int) -> None:
-        """Ask `steps` contexts from `context` on; with the first of a batch size, all that cost nothing to ask."""
+        """Ask `steps` contexts from `context` on; first, all that cost nothing to ask for batches of about this size."""
         assert self._knots is not None
-        if n not in self._has_decodes:
-            self._has_decodes.add(n)
-            self._store_exact(n, *self._knots.known_decodes(n))
+        block = n // _ROWS_AT_ONCE
+        if block not in self._has_decodes:
+            self._has_decodes.add(block)
+            questions, ns = self._knots.known_decodes(block * _ROWS_AT_ONCE, (block + 1) * _ROWS_AT_ONCE)
+            self._store_exact(questions[:, 0], questions[:, 1], ns)
         wanted = np.arange(context, context + steps)
-        places = self._exact_places(n, wanted)  # before the values are read: it may make room among them
+        sizes = np.full(steps, n)
+        places = self._exact_places(sizes, wanted)  # before the values are read: it may make room among them
         is_unknown = np.isnan(self.exact_values.reshape(-1)[places])
         if is_unknown.any():
-            self._store_exact(n, wanted[is_unknown], self._knots.decode_row(n, wanted[is_unknown]))
+            self._store_exact(sizes[is_unknown], wanted[is_unknown], self._knots.decode_row(n, wanted[is_unknown]))
 
-    def _store_exact(self, n: int, contexts: NDArray[np.int64], ns: NDArray[np.int64]) -> None:
-        places = self._exact_places(n, contexts)
-        self.exact_values.reshape(-1)[places] = ns / 1e6
+    def _store_exact(self, sizes: NDArray[np.int64], contexts: NDArray[np.int64], ns: NDArray[np.int64]) -> None:
+        places, ms = self._exact_places(sizes, contexts), ns / 1e6
+        self.exact_values.reshape(-1)[places] = ms
+        self.exact_rates.reshape(-1)[places] = 1000.0 / ms
         self.exact_facts[places // CHUNK] = np.nan
 
-    def _exact_places(self, n: int, contexts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Flat places in exact_values of ascending contexts; their chunks are made."""
+    def _exact_places(self, sizes: NDArray[np.int64], contexts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Flat places in exact_values of ascending (batch size, context); their chunks are made."""
         if not contexts.size:
             return contexts
-        self._widen_index(n + 1, int(contexts[-1]) // CHUNK + 1)
-        chunks = np.unique(contexts // CHUNK)
-        missing = chunks[self.exact_index[n, chunks] == NONE]
+        self._widen_index(int(sizes[-1]) + 1, int(contexts.max()) // CHUNK + 1)
+        index, cells = self.exact_index.reshape(-1), sizes * self.exact_index.shape[1] + contexts // CHUNK
+        is_first = np.concatenate([[True], cells[1:] != cells[:-1]])
+        missing = cells[is_first & (index[cells] == NONE)]
         used = int(self.timing[EXACT_CHUNKS])
         if used + len(missing) > len(self.exact_values):
             more = np.full((max(64, used, len(missing)), CHUNK), np.nan)
             self.exact_values = np.concatenate([self.exact_values, more])
-            self.exact_sums = np.zeros((self.exact_values.size, NUM_SUMS))
-            self.exact_facts = np.full((len(self.exact_values), NUM_CHUNK_FACTS), np.nan)
-        self.exact_index[n, missing] = np.arange(used, used + len(missing))
+            self.exact_rates = np.concatenate([self.exact_rates, more])
+            self.exact_facts = np.full(len(self.exact_values), np.nan)
+        index[missing] = np.arange(used, used + len(missing))
         self.timing[EXACT_CHUNKS] += len(missing)
-        first_places = self.exact_index[n, contexts // CHUNK].astype(np.int64) * CHUNK
-        return np.asarray(first_places + contexts % CHUNK, dtype=np.int64)
+        return np.asarray(index[cells].astype(np.int64) * CHUNK + contexts % CHUNK, dtype=np.int64)
 
     def _widen_index(self, rows: int, width: int) -> None:
         have_rows, have_width = self.exact_index.shape
@@ -235,14 +240,15 @@ def _extent_of(cell: int) -> tuple[int, int]:
     return (16 + step) << (octave + 1), 1 << (octave + 1)
 
 
-_tables: dict[int, StepTable] = {}
+def warm() -> None:
+    """Compile or load what filling tables needs."""
+    cell_of(FINE)
+    insert_all(np.full((2, 4), NONE, dtype=np.int64), np.int64(1), np.zeros((1, 3), dtype=np.int64))
+
+
+_tables = Kept[StepTable](_KEPT_TABLES)
 
 
 def step_table(source: StepTimes) -> StepTable:
-    """The process-wide table of a StepTimes object; the oldest goes when there are too many."""
-    table = _tables.get(id(source))
-    if table is None or table.source is not source:
-        while len(_tables) >= _KEPT_TABLES:
-            del _tables[next(iter(_tables))]
-        table = _tables[id(source)] = StepTable(source)
-    return table
+    """The table of a StepTimes object; each thread has its own, as replays add to it."""
+    return _tables.of((source,), lambda: StepTable(source))

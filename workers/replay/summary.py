@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.replay import state
-from workers.replay.compiled import allocating, entry, inner
+from workers.replay.compiled import allocating, entry, inner, summing
 from workers.replay.fleet import Pool
 from workers.replay.gap_summary import describe_gaps
 from workers.replay.metrics import PERCENTILES, STATISTICS, Metric, Sla
@@ -170,18 +170,30 @@ def _describe(values, copies, quantiles, out):  # type: ignore[no-untyped-def]
     if num == 0:
         out[:] = math.nan
         return
-    total, least, most = 0.0, values[0], values[0]
-    for value in values:
-        total += value
-        least = value if value < least else least
-        most = value if value > most else most
+    total, least, most = _range(values)
     mean = total / num
-    spread = 0.0
-    for value in values:
-        spread += (value - mean) * (value - mean)
     out[0], out[1], out[2] = mean, least, most
     ranks = np.empty(quantiles.size, dtype=np.int64)
     for i in range(quantiles.size):
         ranks[i] = nearest_rank(num * copies, quantiles[i]) // copies
     values_at_ranks(values, least, most, ranks, out[3:8])
-    out[8] = math.sqrt(spread / num)
+    out[8] = math.sqrt(_square_distance(values, mean) / num)
+
+
+@summing
+def _range(values):  # type: ignore[no-untyped-def]
+    """(sum, least, most)."""
+    total, least, most = 0.0, values[0], values[0]
+    for value in values:
+        total += value
+        least = value if value < least else least
+        most = value if value > most else most
+    return total, least, most
+
+
+@summing
+def _square_distance(values, centre):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for value in values:
+        total += (value - centre) * (value - centre)
+    return total

@@ -162,10 +162,10 @@ class AicTimes:
             answers[i] = self.decode_ns(n, int(contexts[i]))
         return answers
 
-    def known_decodes(self, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """What was on disk of decode passes of n requests: ascending contexts, and ns."""
-        questions, ns = self._decodes.between(n << 32, (n + 1) << 32)
-        return questions & 0xFFFF_FFFF, ns
+    def known_decodes(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What was on disk of decode passes of first <= n < last requests: int64 [N, 2] of (n, context), ascending; ns [N]."""
+        questions, ns = self._decodes.between(first << 32, last << 32)
+        return np.stack([questions >> 32, questions & 0xFFFF_FFFF], axis=1), ns
 
     def persist(self) -> None:
         """Write what this process learned since the last call, merged with what others stored meanwhile."""
