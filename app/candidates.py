@@ -44,7 +44,7 @@ _PAGE: tuple[Any, ...] = (
 
 
 class Page(NamedTuple):
-    """Candidates, and the version of the study at the same moment."""
+    """Candidates, and the version of the study that last changed them, or any candidate for the view `all`."""
 
     version: int
     rows: Sequence[Row[Any]]
@@ -100,7 +100,11 @@ def _page_statement(view: View, is_pareto: bool, has_cursor: bool) -> Select[Any
         query = query.where(key > last.scalar_subquery())
     page = query.limit(bindparam("limit", type_=Integer)).subquery("page")
     order = page.c.number if view == "all" else page.c.place
-    return select(StudyRow.version, *page.c).outerjoin(page, true()).where(StudyRow.id == study_id).order_by(order)
+    # Candidates join the view `all` with whatever raises the version; the others wait there for the next ranking.
+    version = StudyRow.version if view == "all" else StudyRow.ranked_version
+    return (
+        select(version.label("version"), *page.c).outerjoin(page, true()).where(StudyRow.id == study_id).order_by(order)
+    )
 
 
 def get_candidate(db: Session, study_id: UUID, candidate_id: UUID) -> CandidateRow:

@@ -1,4 +1,4 @@
-"""Polls: who calls, and which version a study has, read for everybody who waits at once.
+"""Polls: who calls, and where a study stands, read for everybody who waits at once.
 
 However many dashboards poll, one query is under way: those who come meanwhile share the next one. A reading begins
 after the request came, so nobody gets an answer older than the question.
@@ -35,16 +35,24 @@ class KeyColumns(NamedTuple):
     revoked_at: datetime | None
 
 
-class Known(NamedTuple):
-    """One reading. studies: project and version by id. keys: rows by id. has_keys: whether any valid key exists."""
+class Standing(NamedTuple):
+    """Where a study stands. ranked_version: the version that last changed a ranked candidate."""
 
-    studies: Mapping[UUID, tuple[str, int]]
+    project: str
+    version: int
+    ranked_version: int
+
+
+class Known(NamedTuple):
+    """One reading. studies: by id. keys: rows by id. has_keys: whether any valid key exists."""
+
+    studies: Mapping[UUID, Standing]
     keys: Mapping[str, KeyColumns]
     has_keys: bool
 
 
 _STUDIES = """
-    SELECT keys.exist, studies.id, studies.project, studies.version
+    SELECT keys.exist, studies.id, studies.project, studies.version, studies.ranked_version
     FROM (SELECT EXISTS (SELECT FROM api_keys WHERE revoked_at IS NULL) AS exist) AS keys
     LEFT JOIN studies ON studies.id = ANY(%s::uuid[])
 """
@@ -72,7 +80,7 @@ async def _read(
     # One statement where one will do: a round trip costs more than either answer.
     # The ids as one text: the driver takes longer over a list than the database over the statement.
     rows = await (await connection.execute(_STUDIES, [f"{{{','.join(map(str, study_ids))}}}"])).fetchall()
-    studies = {study_id: (project, version) for _, study_id, project, version in rows if study_id is not None}
+    studies = {study_id: Standing(*standing) for _, study_id, *standing in rows if study_id is not None}
     keys = {}
     if key_ids:
         found = await (await connection.execute(_KEYS, [list(key_ids)])).fetchall()
@@ -80,17 +88,17 @@ async def _read(
     return Known(studies, keys, has_keys=rows[0][0])
 
 
-def answer(poll: Poll, known: Known, scope: str) -> int:
-    """The study's version, for a caller who may see it.
+def answer(poll: Poll, known: Known, scope: str) -> Standing:
+    """Where the study stands, for a caller who may see it.
 
     Raises: UnauthenticatedError, ForbiddenError, NotFoundError.
     """
     caller = _caller(poll, known)
     caller.require(scope)
-    project, version = known.studies.get(poll.study_id, (None, 0))
-    if project is None or not (caller.sees_all_projects or project == caller.project):
+    standing = known.studies.get(poll.study_id)
+    if standing is None or not (caller.sees_all_projects or standing.project == caller.project):
         raise NotFoundError("There is no such study.")
-    return version
+    return standing
 
 
 def _caller(poll: Poll, known: Known) -> Caller:
@@ -115,15 +123,15 @@ class Polls:
         self._waiting: list[_Asked] = []
         self._reader: asyncio.Task[None] | None = None
 
-    async def version(self, poll: Poll, scope: str = "read") -> int:
-        """The study's version. Raises: see `answer`; the database's errors."""
+    async def standing(self, poll: Poll, scope: str = "read") -> Standing:
+        """Where the study stands. Raises: see `answer`; the database's errors."""
         key_id = claimed_key_id(poll.authorization) if poll.authorization is not None else None
         return answer(poll, await self._known({poll.study_id}, key_id), scope)
 
     async def versions(self, study_ids: Collection[UUID]) -> dict[UUID, int]:
         """The version of each study that exists, for a caller already known to see them. Raises: psycopg.Error."""
         known = await self._known(study_ids, None)
-        return {each: known.studies[each][1] for each in study_ids if each in known.studies}
+        return {each: known.studies[each].version for each in study_ids if each in known.studies}
 
     async def _known(self, study_ids: Collection[UUID], key_id: str | None) -> Known:
         future: asyncio.Future[Known] = asyncio.get_running_loop().create_future()

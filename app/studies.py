@@ -172,7 +172,16 @@ def study_to_read(db: Session, study_id: UUID) -> StudyRow:
 
 def version_of(db: Session, study_id: UUID) -> int:
     """The present version. Raises: NotFoundError."""
-    version = db.scalar(select(StudyRow.version).where(StudyRow.id == study_id))
+    return _one(db, StudyRow.version, study_id)
+
+
+def ranked_version_of(db: Session, study_id: UUID) -> int:
+    """The version that last changed a ranked candidate. Raises: NotFoundError."""
+    return _one(db, StudyRow.ranked_version, study_id)
+
+
+def _one(db: Session, column: Any, study_id: UUID) -> int:
+    version: int | None = db.scalar(select(column).where(StudyRow.id == study_id))
     if version is None:
         raise NotFoundError("There is no such study.")
     return version

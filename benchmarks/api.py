@@ -94,10 +94,12 @@ async def _pairs(arguments: argparse.Namespace, port: int) -> dict[str, Any]:
 
 
 async def _bump(url: str, study: str) -> None:
-    """Raise the study's version now and then, as a running study does."""
+    """Rank the study's candidates anew now and then, as a running study does."""
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         while True:
-            await connection.execute("UPDATE studies SET version = version + 1 WHERE id = %s", [study])
+            await connection.execute(
+                "UPDATE studies SET version = version + 1, ranked_version = version + 1 WHERE id = %s", [study]
+            )
             await asyncio.sleep(_BUMP_EVERY_S)
 
 

@@ -7,11 +7,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import orjson
-from sqlalchemy import func, select, text
+from sqlalchemy import CursorResult, func, select, text
 from sqlalchemy.orm import Session
 
 from app.db.engine import snapshot
@@ -140,7 +140,10 @@ _PLACE = text("""
 
 
 def write_ranking(db: Session, study: StudyRow, results: Sequence[tuple[int, Scored]]) -> None:
-    """Write place, rank and front of every result, and the study's best. The caller holds the lock."""
+    """Write place, rank and front of every result, and the study's best. The caller holds the lock.
+
+    Where nobody's place changes, the ranked version stays, so that those who poll the ranking are told nothing new.
+    """
     goal = Goal.model_validate(study.config["goal"])
     by_identity = {id(scored): number for number, scored in results}
     order, leaders = _ordered(goal, [scored for _, scored in results])
@@ -153,10 +156,11 @@ def write_ranking(db: Session, study: StudyRow, results: Sequence[tuple[int, Sco
         "ranks": _ranks(goal, on_front),
         "fronts": on_front,
     }
-    db.execute(_PLACE, parameters)
+    moved = cast(CursorResult[Any], db.execute(_PLACE, parameters)).rowcount
     best = _best(db, study, len(leaders) if goal.is_pareto else None)
     sla = _sla(db, study) if goal.sla is not None else None
-    touch_study(db, study.id, ranked_at=func.clock_timestamp(), best=best, sla=sla)
+    changes = {"ranked_version": StudyRow.version + 1} if moved else {}
+    touch_study(db, study.id, ranked_at=func.clock_timestamp(), best=best, sla=sla, **changes)
 
 
 _LEAST_VIOLATING = text("""
@@ -192,8 +196,11 @@ _STABILITY = text("""
 
 def write_stability(db: Session, study_id: UUID, numbers: Sequence[int], documents: Sequence[dict[str, Any]]) -> None:
     """Write how firm the leaders stand. The caller holds the lock."""
+    if not numbers:
+        return
     texts = [orjson.dumps(document).decode() for document in documents]
     db.execute(_STABILITY, {"id": study_id, "numbers": list(numbers), "documents": texts})
+    touch_study(db, study_id, ranked_version=StudyRow.version + 1)
 
 
 def _ordered(goal: Goal, results: Sequence[Scored]) -> tuple[list[Scored], set[int]]:

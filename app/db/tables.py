@@ -26,7 +26,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from app.schemas.status import STUDY_TERMINAL, TRIAL_TERMINAL, StudyStatus, TrialStatus
 
-SCHEMA_REVISION = "0006"
+SCHEMA_REVISION = "0007"
 """The newest migration; /readyz compares it with the database's."""
 
 _NAMES = {
@@ -107,10 +107,11 @@ class TraceChunkRow(Base):
 class StudyRow(Base):
     """One search. `version` rises with every visible change; the counters equal the trial rows at every commit.
 
-    round: rounds asked for so far. woken_at: when a message was last sent for it. ranked_at: when places were last
-    written. num_late: verdicts that came after their lease was lost, and were dropped. replay_s: sum of the trials'
-    `wall_s`. key_id: the API key that submitted it, NULL for an anonymous caller. expected_trials: what the plan
-    expects, kept apart because plans are large. sla: who met the bounds of the goal, NULL without bounds.
+    ranked_version: the version that last changed a ranked candidate. round: rounds asked for so far. woken_at: when a
+    message was last sent for it. ranked_at: when places were last written. num_late: verdicts that came after their
+    lease was lost, and were dropped. replay_s: sum of the trials' `wall_s`. key_id: the API key that submitted it, NULL
+    for an anonymous caller. expected_trials: what the plan expects, kept apart because plans are large. sla: who met
+    the bounds of the goal, NULL without bounds.
     """
 
     __tablename__ = "studies"
@@ -131,6 +132,7 @@ class StudyRow(Base):
     project: Mapped[str]
     key_id: Mapped[str | None]
     version: Mapped[int] = mapped_column(server_default="1")
+    ranked_version: Mapped[int] = mapped_column(server_default="1")
     status: Mapped[str]
     name: Mapped[str | None]
     labels: Mapped[dict[str, Any]]

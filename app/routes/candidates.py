@@ -20,7 +20,7 @@ from app.routes.rendered import ReaderDep, Rendered
 from app.schemas.candidate import CandidatePage, CandidateView
 from app.schemas.report import Report
 from app.schemas.study_view import Comparison
-from app.studies import get_study, version_of
+from app.studies import get_study, ranked_version_of
 
 router = APIRouter(prefix="/studies/{study_id}", tags=["candidates"])
 _LAUNCH_TEXTS: Responses = {
@@ -104,7 +104,7 @@ async def get(study_id: UUID, candidate_id: UUID, reader: ReaderDep) -> Response
     def made() -> Rendered:
         goal = candidates.goal_of(study_id)
         with snapshot() as db:
-            version = version_of(db, study_id)
+            version = ranked_version_of(db, study_id)
             document = views.candidate_document(goal, candidates.get_candidate(db, study_id, candidate_id))
         return Rendered(version, json_bytes(document), "application/json", {})
 

@@ -85,8 +85,8 @@ class _Look:
 
     async def __call__(self) -> Rendered:
         """Raises: NotFoundError, UnauthenticatedError (a key can be revoked meanwhile), psycopg.Error."""
-        version = await self._polls.version(self._poll)
-        return await self._rendered.get(self._name, version, self._made)
+        standing = await self._polls.standing(self._poll)
+        return await self._rendered.get(self._name, standing.version, self._made)
 
     def _made(self) -> Rendered:
         with reading() as db:

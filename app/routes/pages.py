@@ -14,6 +14,7 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from app.errors import FieldFault, InvalidRequestError, NotAcceptableError
+from app.polls import Standing
 from app.routes.json_text import json_bytes
 
 Format = Literal["application/json", "text/csv", "application/x-ndjson"]
@@ -53,6 +54,14 @@ class Name(NamedTuple):
 def name_of(request: Request, media_type: str = "application/json") -> Name:
     """The name of the answer to a request."""
     return Name(request.scope["path"], request.scope["query_string"], media_type)
+
+
+def version_shown(name: Name, standing: Standing) -> int:
+    """The version of a study that an answer depends on: a ranking outlives versions that only count trials."""
+    if "/candidates" not in name.path:
+        return standing.version
+    given = dict(parse_qsl(name.query.decode("latin-1"), keep_blank_values=True)) if name.query else {}
+    return standing.version if given.get("view") == "all" else standing.ranked_version
 
 
 def etag(name: Name, version: int) -> str:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from app.polls import Poll, Polls
 from app.routes.deps import BearerKey
-from app.routes.pages import Name, cache_headers, etag, is_unchanged, name_of, not_modified
+from app.routes.pages import Name, cache_headers, etag, is_unchanged, name_of, not_modified, version_shown
 
 _LARGEST_PART = 8
 """A page may take one eighth of the room, so that one huge page does not drive out all others."""
@@ -112,8 +112,8 @@ class Reader:
         request, state = self._request, self._request.app.state
         client_host = request.client.host if request.client else None
         poll = Poll(study_id, request.headers.get("authorization"), client_host)
-        version = await cast(Polls, state.polls).version(poll)
         name = name_of(request, media_type)
+        version = version_shown(name, await cast(Polls, state.polls).standing(poll))
         tag = etag(name, version)
         if is_unchanged(request.headers.get("if-none-match"), tag):
             return not_modified(tag)

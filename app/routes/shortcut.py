@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.errors import SpicaError
 from app.polls import Poll, Polls
-from app.routes.pages import Name, cache_headers, etag, is_unchanged, negotiate
+from app.routes.pages import Name, cache_headers, etag, is_unchanged, negotiate, version_shown
 from app.routes.rendered import Rendered, RenderedPages
 from app.telemetry import name_request
 
@@ -55,7 +55,8 @@ class Shortcut:
             if given is None and name not in self._rendered:
                 return False
             host = scope["client"][0] if scope["client"] else None
-            version = await self._polls.version(Poll(UUID(found[1]), headers.get("authorization"), host))
+            standing = await self._polls.standing(Poll(UUID(found[1]), headers.get("authorization"), host))
+            version = version_shown(name, standing)
             unchanged = is_unchanged(given, etag(name, version))
             page = None if unchanged else await self._rendered.again(name, version)
         except (SpicaError, psycopg.Error, SQLAlchemyError, ValueError):

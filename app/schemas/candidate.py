@@ -52,7 +52,7 @@ class CandidatePage(BaseModel):
     """A page of candidates."""
 
     study_id: UUID
-    version: int = Field(description="The study's version that this page shows.")
+    version: int = Field(description="The study's version that last changed this list.")
     view: str
     items: list[CandidateView]
     next_cursor: str | None

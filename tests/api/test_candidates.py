@@ -81,7 +81,7 @@ def test_unranked_candidates_are_in_view_all_only(client: Client, desk: Desk) ->
     assert len(client.get(path, params={"view": "all"}).json()["items"]) == 8
 
 
-def test_unchanged_page_is_304_until_the_study_moves(client: Client, desk: Desk) -> None:
+def test_unchanged_page_is_304_until_the_ranking_moves(client: Client, desk: Desk) -> None:
     study_id = _ended(desk, trials=10)
     path = f"/studies/{study_id}/candidates"
     tag = client.get(path).headers["etag"]
@@ -89,8 +89,21 @@ def test_unchanged_page_is_304_until_the_study_moves(client: Client, desk: Desk)
     assert client.get(path, headers={"if-none-match": f'"x", W/{tag}'}).status_code == 304
     assert client.get(path, params={"limit": 2}, headers={"if-none-match": tag}).status_code == 200
     assert client.get(path, headers={"if-none-match": tag, "accept": "text/csv"}).status_code == 200
-    execute("UPDATE studies SET version = version + 1")
+    execute("UPDATE studies SET version = version + 1, ranked_version = version + 1")
     assert client.get(path, headers={"if-none-match": tag}).status_code == 200
+
+
+def test_version_that_counts_trials_leaves_the_ranking_unchanged(client: Client, desk: Desk) -> None:
+    study_id = _ended(desk, trials=10)
+    one = client.get(f"/studies/{study_id}/candidates").json()["items"][0]["id"]
+    parts = {"": 304, "?view=front": 304, "?view=all": 200, "?view=%61ll": 200, f"/{one}": 304}
+    tags = {part: client.get(f"/studies/{study_id}/candidates{part}").headers["etag"] for part in parts}
+    execute("UPDATE studies SET version = version + 1")
+    asked = {
+        part: client.get(f"/studies/{study_id}/candidates{part}", headers={"if-none-match": tag}).status_code
+        for part, tag in tags.items()
+    }
+    assert asked == parts
 
 
 def test_csv_and_ndjson_tell_the_same_as_json(client: Client, desk: Desk) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from app.db.engine import transaction
-from app.db.lifecycle import request_cancel
+from app.db.lifecycle import lock_study, request_cancel
 from app.schemas.status import TRIAL_TERMINAL
 from tests import pure_fake
 from tests.thin import Desk, candidates, execute, results, study, submit, trials
+from workers import ledger
 from workers.conductor import advance
 from workers.errors import SamplerError
 from workers.search.history import Proposal, Told
@@ -50,6 +51,16 @@ def test_ranking_puts_larger_scores_first_then_fewer_gpus(desk: Desk) -> None:
     keys = [(-row.score, row.used_gpus) for row in rows]
     assert keys == sorted(keys)
     assert [row.on_front for row in rows] == [True] + [False] * 31
+
+
+def test_ranking_that_moves_nobody_keeps_the_ranked_version(desk: Desk) -> None:
+    row = desk.run(submit(trials=20))
+    with transaction() as db:
+        locked = lock_study(db, row.id)
+        assert locked is not None
+        ledger.write_ranking(db, locked, ledger.results_so_far(db, locked))
+    again = study(row.id)
+    assert (again.version, again.ranked_version) == (row.version + 1, row.ranked_version)
 
 
 def test_leaders_of_an_ended_study_say_how_firm_they_stand(desk: Desk) -> None:
