@@ -10,6 +10,7 @@ import ipaddress
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from sqlalchemy import func, select, update
@@ -142,6 +143,7 @@ def _hash(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "replace")).digest()
 
 
+@lru_cache(maxsize=1024)
 def is_loopback(host: str | None) -> bool:
     """Whether an address is this machine's own; None stands for a Unix socket."""
     if host is None:

@@ -57,7 +57,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     yield
     await app.state.waker.stop()
     await run_in_threadpool(rescue.stop)
-    await app.state.readings.close()
+    app.state.readings.close()
     await run_in_threadpool(stop_tracing)
 
 

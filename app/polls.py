@@ -7,13 +7,11 @@ after the request came, so nobody gets an answer older than the question.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
-import psycopg
-
 from app.auth import Caller, anonymous, claimed_key_id, holder
-from app.db.engine import KeptConnection
+from app.db.kept import KeptConnection
 from app.errors import NotFoundError
 
 
@@ -26,13 +24,13 @@ class Poll(NamedTuple):
 
 
 class KeyColumns(NamedTuple):
-    """The columns of a key's row: app.auth.StoredKey."""
+    """The columns of a valid key's row: app.auth.StoredKey."""
 
     id: str
     project: str
     scopes: list[str]
     secret_sha256: bytes
-    revoked_at: datetime | None
+    revoked_at: datetime | None = None
 
 
 class Standing(NamedTuple):
@@ -51,12 +49,16 @@ class Known(NamedTuple):
     has_keys: bool
 
 
+# One statement where one will do: a round trip costs more than either answer.
 _STUDIES = """
     SELECT keys.exist, studies.id, studies.project, studies.version, studies.ranked_version
     FROM (SELECT EXISTS (SELECT FROM api_keys WHERE revoked_at IS NULL) AS exist) AS keys
-    LEFT JOIN studies ON studies.id = ANY(%s::uuid[])
+    LEFT JOIN studies ON studies.id = ANY($1::uuid[])
 """
-_KEYS = "SELECT id, project, scopes, secret_sha256, revoked_at FROM api_keys WHERE id = ANY(%s)"
+_KEYS = """
+    SELECT id, project, array_to_string(scopes, ','), encode(secret_sha256, 'hex') FROM api_keys
+    WHERE id = ANY($1::text[]) AND revoked_at IS NULL
+"""
 
 
 class Readings:
@@ -66,26 +68,27 @@ class Readings:
         self._connection = KeptConnection()
 
     async def __call__(self, study_ids: Collection[UUID], key_ids: Collection[str]) -> Known:
-        """What there is of the studies and keys named."""
-        return await self._connection.read(lambda connection: _read(connection, study_ids, key_ids))
+        """What there is of the studies and keys named. Raises: psycopg.Error."""
+        rows = await self._connection.rows(_STUDIES, f"{{{','.join(map(str, study_ids))}}}")
+        keys = await self._connection.rows(_KEYS, f"{{{','.join(key_ids)}}}") if key_ids else []
+        studies = dict(_study(*map(_text, row)) for _, *row in rows if row[0] is not None)
+        return Known(studies, {key.id: key for key in (_key(*map(_text, row)) for row in keys)}, rows[0][0] == b"t")
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Give the connection back."""
-        await self._connection.close()
+        self._connection.close()
 
 
-async def _read(
-    connection: "psycopg.AsyncConnection[Any]", study_ids: Collection[UUID], key_ids: Collection[str]
-) -> Known:
-    # One statement where one will do: a round trip costs more than either answer.
-    # The ids as one text: the driver takes longer over a list than the database over the statement.
-    rows = await (await connection.execute(_STUDIES, [f"{{{','.join(map(str, study_ids))}}}"])).fetchall()
-    studies = {study_id: Standing(*standing) for _, study_id, *standing in rows if study_id is not None}
-    keys = {}
-    if key_ids:
-        found = await (await connection.execute(_KEYS, [list(key_ids)])).fetchall()
-        keys = {row[0]: KeyColumns(*row) for row in found}
-    return Known(studies, keys, has_keys=rows[0][0])
+def _text(column: bytes | None) -> str:
+    return (column or b"").decode()
+
+
+def _study(study_id: str, project: str, version: str, ranked_version: str) -> tuple[UUID, Standing]:
+    return UUID(study_id), Standing(project, int(version), int(ranked_version))
+
+
+def _key(key_id: str, project: str, scopes: str, secret_sha256: str) -> KeyColumns:
+    return KeyColumns(key_id, project, scopes.split(","), bytes.fromhex(secret_sha256))
 
 
 def answer(poll: Poll, known: Known, scope: str) -> Standing:

@@ -4,9 +4,8 @@ One synchronous psycopg engine per process, shared in kind by API and workers. A
 `forget_connections` before its first query: two processes on one socket corrupt each other's protocol.
 """
 
-import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -22,7 +21,7 @@ from app.config import settings
 
 log = structlog.get_logger()
 T = TypeVar("T")
-_CONNECT: dict[str, Any] = {
+CONNECT: dict[str, Any] = {
     "connect_timeout": 3,
     "application_name": "spica",
     "options": "-c statement_timeout=60000",
@@ -50,7 +49,7 @@ def engine() -> Engine:
         pool_pre_ping=True,
         json_serializer=_dumps,
         json_deserializer=orjson.loads,
-        connect_args=_CONNECT,
+        connect_args=CONNECT,
     )
 
 
@@ -82,42 +81,6 @@ def reading() -> Iterator[Session]:
     """
     with Session(engine().execution_options(isolation_level="AUTOCOMMIT"), expire_on_commit=False) as db:
         yield db
-
-
-class KeptConnection:
-    """One connection of an event loop, for one reading statement at a time; made anew when it has broken.
-
-    Bare psycopg, and no thread: for statements that run hundreds of times a second, pool, session and the way to a
-    thread and back cost ten times what they do.
-    """
-
-    def __init__(self) -> None:
-        self._connection: psycopg.AsyncConnection[Any] | None = None
-
-    async def read(self, work: Callable[["psycopg.AsyncConnection[Any]"], Awaitable[T]]) -> T:
-        """What `work` reads; it is begun again once if the connection has gone stale. Raises: psycopg.Error."""
-        was_used = self._connection is not None
-        try:
-            return await work(await self._opened())
-        except psycopg.OperationalError:
-            await self.close()
-            if not was_used:
-                raise
-        return await work(await self._opened())
-
-    async def _opened(self) -> "psycopg.AsyncConnection[Any]":
-        if self._connection is None:
-            url = make_url(settings().database_url).set(drivername="postgresql")
-            text = url.render_as_string(hide_password=False)
-            self._connection = await psycopg.AsyncConnection.connect(text, autocommit=True, **_CONNECT)
-        return self._connection
-
-    async def close(self) -> None:
-        """Close the connection, if there is one; the next reading opens another."""
-        if self._connection is not None:
-            with contextlib.suppress(psycopg.Error):
-                await self._connection.close()
-            self._connection = None
 
 
 def is_away(error: Exception) -> bool:
