@@ -31,7 +31,7 @@ from app.schemas.plan import Plan
 from app.schemas.policies import throughput_intervals
 from app.schemas.status import STUDY_TERMINAL, StudyStatus
 from app.schemas.study import SmartSearchConfig
-from app.traces.store import at_hand, stored_trace
+from app.traces.store import StoredTrace, at_hand, stored_trace
 from workers import dispatch, endings, ledger, watchdog
 from workers.errors import EvaluationError, SamplerError, StoppedError
 from workers.lease import Watch
@@ -84,7 +84,7 @@ def _step(study: StudyRow) -> Step | None:
             return Step(moved)
         if study.status == StudyStatus.PLANNING:
             return _plan(study)
-        return _run(study)
+        return _run(study.id)
     except TransitionRefusedError:
         log.info("step_overtaken", study_id=str(study.id))
         return None
@@ -125,18 +125,38 @@ def _plan(study: StudyRow) -> Step:
 
 
 def _made_plan(study: StudyRow) -> Plan:
-    with transaction() as db:
-        trace = stored_trace(db, study.trace_id) if study.trace_id else None
+    trace = _stored_trace(study)
     config = SmartSearchConfig.model_validate(study.config)
     if trace is not None and throughput_intervals(config):
         at_hand(trace)
     return make_plan(config, trace.summary if trace else None, trace)
 
 
-def _run(study: StudyRow) -> Step | None:
+def _stored_trace(study: StudyRow) -> StoredTrace | None:
+    if study.trace_id is None:
+        return None
     with transaction() as db:
-        is_open = has_open_trials(db, study.id)
-    return _during_round(study.id) if is_open else _between_rounds(study.id)
+        return stored_trace(db, study.trace_id)
+
+
+def _run(study_id: UUID) -> Step | None:
+    """Look after the open trials, or, if there are none, ask for the next round, and begin it, or rank and end the study.
+
+    One process asks at a time: an optimizer may think for minutes, and a second one would only think the same. Whoever
+    comes meanwhile goes away, so the one inside looks again before it leaves.
+    """
+    while True:
+        with transaction() as turn:
+            is_open = has_open_trials(turn, study_id)
+            if not is_open:
+                if not turn.scalar(select(func.pg_try_advisory_xact_lock(_ASK_LOCK, func.hashtext(str(study_id))))):
+                    return None
+                study = turn.get(StudyRow, study_id)
+                step = None if study is None else _asked(study)
+        if is_open:
+            return _during_round(study_id)
+        if step is not None or not _is_idle(study_id):
+            return step
 
 
 def _during_round(study_id: UUID) -> Step | None:
@@ -156,22 +176,6 @@ def _during_round(study_id: UUID) -> Step | None:
         if not chunks and not ranked:
             return None
         return Step(touch_study(db, study_id, woken_at=func.clock_timestamp()), chunks)
-
-
-def _between_rounds(study_id: UUID) -> Step | None:
-    """No trial is open: ask for the next round, and begin it, or rank and end the study.
-
-    One process asks at a time: an optimizer may think for minutes, and a second one would only think the same. Whoever
-    comes meanwhile goes away, so the one inside looks again before it leaves.
-    """
-    while True:
-        with transaction() as turn:
-            if not turn.scalar(select(func.pg_try_advisory_xact_lock(_ASK_LOCK, func.hashtext(str(study_id))))):
-                return None
-            study = _read(study_id)
-            step = None if study is None else _asked(study)
-        if step is not None or not _is_idle(study_id):
-            return step
 
 
 def _is_idle(study_id: UUID) -> bool:
@@ -254,8 +258,7 @@ def _stability(study: StudyRow, config: SmartSearchConfig, known: ledger.Known) 
     limit_s = config.sweep.max_eval_seconds
     if limit_s is not None:
         limit_s *= max(num_replays(config, len(numbers)), 1)
-    with transaction() as db:
-        trace = stored_trace(db, study.trace_id) if study.trace_id else None
+    trace = _stored_trace(study)
     leaders = [known.told[number].deployment for number in numbers]
     with Watch(study.id, [], limit_s) as watch:
         watch.begin(watchdog.CHECK)
