@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from app.schemas.deployment import Deployment
 from app.schemas.goal import Goal
@@ -137,7 +137,7 @@ def judge(goal: Goal, deployment: Deployment, run: Run, report: Report) -> Verdi
         objectives=known,
         load=dict(run.load),
         metrics=metrics,
-        report={} if reason is not None else {"metrics": metrics, "timeline": _columns(report.course)},
+        report={} if reason is not None else _document(report),
         rejected=_count(metrics, "num_requests") - _count(metrics, "completed_requests"),
         sla_met=None if goal.sla is None else not missed,
     )
@@ -167,6 +167,15 @@ def _refusal(
 
 def _count(metrics: Mapping[str, Metric], name: str) -> int:
     return int(metrics[name] or 0)
+
+
+def _document(report: Report) -> dict[str, Any]:
+    """The trace report JSON-ready."""
+    return {
+        "metrics": dict(report.metrics),
+        "timeline": _columns(report.course),
+        "step_time_residual": report.step_time_residual,
+    }
 
 
 def _columns(course: Timeline) -> dict[str, list[float]]:

@@ -46,7 +46,7 @@ def _report(outcome: ElasticOutcome, sla: Sla | None) -> ScaledReport:
     gpu_hours, duration_ms = metrics["gpu_hours"], metrics["duration_ms"]
     metrics["avg_gpu"] = gpu_hours / (duration_ms / _MS_PER_HOUR) if gpu_hours and duration_ms else None
     metrics["num_scale_events"] = len(outcome.events)
-    return ScaledReport(Report(metrics, outcome.course()), scaling_document(outcome))
+    return ScaledReport(Report(metrics, outcome.course(), outcome.step_time_residual()), scaling_document(outcome))
 
 
 def scaling_document(outcome: ElasticOutcome) -> dict[str, Any]:

@@ -39,4 +39,9 @@ class Report(BaseModel):
     timeline: dict[str, Any] | None = Field(
         None, description="At most 500 buckets: in flight, queued, KV use, tokens/s."
     )
+    step_time_residual: float | None = Field(
+        None,
+        description="Largest relative error of interpolated decode times, of 20 that were asked directly; 0 where none was"
+        " interpolated.",
+    )
     scaling: Scaling | None = Field(None, description="Null where no planner scales.")

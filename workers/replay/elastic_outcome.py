@@ -14,6 +14,7 @@ from workers.replay.loop import outcomes_of, outcomes_of_both
 from workers.replay.metrics import Metric, Sla
 from workers.replay.outcomes import Outcomes
 from workers.replay.reports import end_of, moments_of
+from workers.replay.residual import residual
 from workers.replay.roster import EngineLife, Roster, ScaleEvent
 from workers.replay.state import State
 from workers.replay.summary import summarise
@@ -124,6 +125,10 @@ class ElasticOutcome:
                 present_ms += np.diff(np.clip(edges, life.created_ms, removed_ms))
         capacity = present_ms / np.diff(edges) * (pool.num_blocks * pool.block_size * pool.attention_dp)
         return replace(whole, kv_used_ratio=whole.kv_tokens / np.maximum(capacity, 1.0))
+
+    def step_time_residual(self) -> float:
+        """As `residual.residual`."""
+        return residual(self.st, self.sides[-1].pool)
 
     def _pool(self, role: Role) -> Pool:
         pool = {"agg": self.fleet.agg, "prefill": self.fleet.prefill, "decode": self.fleet.decode}[role]

@@ -13,6 +13,7 @@ from workers.replay import state, step_table
 from workers.replay.fleet import Fleet, Pool
 from workers.replay.loop import ShouldStop, replay, run_part
 from workers.replay.metrics import Metric, Sla
+from workers.replay.residual import residual
 from workers.replay.slack import without_slack
 from workers.replay.state import State
 from workers.replay.summary import summarise
@@ -23,10 +24,11 @@ from workers.traffic.requests import RequestBatch
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One replay: the keys and meanings of `metrics.report`, and the course in buckets."""
+    """One replay: the keys and meanings of `metrics.report`, the course in buckets, and the error of its step times."""
 
     metrics: Mapping[str, Metric]
     course: Timeline
+    step_time_residual: float
 
 
 class Reports:
@@ -45,14 +47,15 @@ class Reports:
             self._known[key] = (batch, self._replayed(acting, batch))
         known = self._known[key][1]
         used_ratio = known.course.kv_tokens / capacity_tokens(fleet)
-        return Report(known.metrics, replace(known.course, kv_used_ratio=used_ratio))
+        return replace(known, course=replace(known.course, kv_used_ratio=used_ratio))
 
     def _replayed(self, fleet: Fleet, batch: RequestBatch) -> Report:
         st, copies = run_part(fleet, batch, self._should_stop)
         pool = fleet.agg or fleet.decode
         assert pool is not None
         metrics = summarise(st, pool, self._sla, copies, fleet.prefill)
-        return Report(metrics, course(moments_of(st), end_of(st), capacity_tokens(fleet), copies=copies))
+        buckets = course(moments_of(st), end_of(st), capacity_tokens(fleet), copies=copies)
+        return Report(metrics, buckets, residual(st, pool))
 
 
 def end_of(st: State) -> float:

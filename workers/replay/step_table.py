@@ -7,7 +7,6 @@ mean context for every batch size that occurs, and interpolated between them. Ot
 (n, context sum). One table serves every replay with the same StepTimes object. Source: kernel specification, section 4.
 """
 
-import random
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -46,7 +45,7 @@ from workers.timing.fixed import FixedTimes
 from workers.timing.polynomial import PolynomialTimes
 
 _AHEAD = 64
-_ROWS_AT_ONCE = 16
+_ROWS_AT_ONCE, _CONTEXTS_AT_ONCE = 16, 1024
 _KEPT_TABLES = 256
 
 
@@ -57,8 +56,8 @@ class KnotTimes(StepTimes, Protocol):
     def decode_row(self, n: int, contexts: NDArray[np.int64]) -> NDArray[np.int64]:
         """ns of a decode pass of n requests at each floor-mean context."""
 
-    def known_decodes(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(n, context) int64 [N, 2], ascending, first <= n < last, whose times cost nothing to ask, and ns."""
+    def known_decodes(self, sizes: range, contexts: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(n, context) int64 [N, 2] within both ranges, ascending, whose times cost nothing to ask, and ns."""
 
     def known_prefills(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(n, isl, prefix) int64 [N, 3] whose times cost nothing to ask, and ns."""
@@ -90,7 +89,7 @@ class StepTable:
         self.exact_facts = np.full(0, np.nan)
         self.memo = np.full((256, 4), NONE, dtype=np.int64)
         self._has_prefills = False
-        self._has_decodes: set[int] = set()
+        self._has_decodes: set[tuple[int, int]] = set()
 
     def lend_to(self, st: State, exact: bool) -> None:
         """Make a replay read these tables as they are now; decode times asked one by one if `exact`, else interpolated."""
@@ -130,22 +129,6 @@ class StepTable:
             context = start + width
         self._fill(n, cells)
 
-    def residual(self, samples: int = 20, seed: int = 0) -> float:
-        """Largest relative error of `samples` interpolated decode times against direct calls; 0 if nothing interpolates."""
-        known = np.argwhere(~np.isnan(self.decode[:, :, 0])) if self.timing[TIMING] == KNOTS else np.zeros(0)
-        if known.size == 0:
-            return 0.0
-        draw = random.Random(seed)
-        worst = 0.0
-        for _ in range(samples):
-            n, cell = (int(i) for i in known[draw.randrange(len(known))])
-            start, width = _extent_of(cell)
-            offset = draw.randrange(width)
-            value, slope = self.decode[n, cell]
-            exact = self.source.decode_ms(n, (start + offset) * n, start + offset)
-            worst = max(worst, abs(float(value + slope * offset) / exact - 1.0))
-        return worst
-
     def _insert(self, first: int, second: int, duration_ms: float) -> None:
         self._make_memo_room(1)
         row = np.array([[first, second, np.float64(duration_ms).view(np.int64)]])
@@ -176,13 +159,17 @@ class StepTable:
             self.timing[NUM_ROWS] = len(self.decode)
 
     def _learn_exact(self, n: int, context: int, steps: int) -> None:
-        """Ask `steps` contexts from `context` on; first, all that cost nothing to ask for batches of about this size."""
+        """Ask `steps` contexts from `context` on; first, all around them that cost nothing to ask."""
         assert self._knots is not None
-        block = n // _ROWS_AT_ONCE
-        if block not in self._has_decodes:
-            self._has_decodes.add(block)
-            questions, ns = self._knots.known_decodes(block * _ROWS_AT_ONCE, (block + 1) * _ROWS_AT_ONCE)
-            self._store_exact(questions[:, 0], questions[:, 1], ns)
+        for window in range(context // _CONTEXTS_AT_ONCE, (context + steps - 1) // _CONTEXTS_AT_ONCE + 1):
+            block = n // _ROWS_AT_ONCE
+            if (block, window) not in self._has_decodes:
+                self._has_decodes.add((block, window))
+                questions, ns = self._knots.known_decodes(
+                    range(block * _ROWS_AT_ONCE, (block + 1) * _ROWS_AT_ONCE),
+                    range(window * _CONTEXTS_AT_ONCE, (window + 1) * _CONTEXTS_AT_ONCE),
+                )
+                self._store_exact(questions[:, 0], questions[:, 1], ns)
         wanted = np.arange(context, context + steps)
         sizes = np.full(steps, n)
         places = self._exact_places(sizes, wanted)  # before the values are read: it may make room among them
@@ -230,14 +217,6 @@ class StepTable:
         for cell, start, width in cells:
             slope = (ns[start + width] - ns[start]) / 1e6 / width if width > 1 else 0.0
             self.decode[n, cell] = ns[start] / 1e6, slope
-
-
-def _extent_of(cell: int) -> tuple[int, int]:
-    """(first context, width) of a cell number."""
-    octave, step = divmod(cell - 32, 16)
-    if octave < 0:
-        return cell, 1
-    return (16 + step) << (octave + 1), 1 << (octave + 1)
 
 
 def warm() -> None:

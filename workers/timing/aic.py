@@ -135,7 +135,7 @@ class AicTimes:
 
     def known_prefills(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """What was on disk: int64 [N, 3] of (n, isl, prefix), and ns [N]."""
-        questions, ns = self._prefills.between(0, np.iinfo(np.int64).max)
+        questions, ns = self._prefills.between(np.array([0]), np.array([np.iinfo(np.int64).max]))
         parts = (questions >> 2 * _TOKEN_BITS, (questions >> _TOKEN_BITS) & _TOKENS, questions & _TOKENS)
         return np.stack(parts, axis=1), ns
 
@@ -162,9 +162,10 @@ class AicTimes:
             answers[i] = self.decode_ns(n, int(contexts[i]))
         return answers
 
-    def known_decodes(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """What was on disk of decode passes of first <= n < last requests: int64 [N, 2] of (n, context), ascending; ns [N]."""
-        questions, ns = self._decodes.between(first << 32, last << 32)
+    def known_decodes(self, sizes: range, contexts: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What was on disk of decode passes: (n, context) int64 [N, 2], ascending, and ns [N]."""
+        rows = np.array(sizes, dtype=np.int64) << 32
+        questions, ns = self._decodes.between(rows | contexts.start, rows | contexts.stop)
         return np.stack([questions >> 32, questions & 0xFFFF_FFFF], axis=1), ns
 
     def persist(self) -> None:

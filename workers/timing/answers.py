@@ -55,10 +55,16 @@ class Answers:
                     answers[i], is_known[i] = answer, True
         return answers, is_known
 
-    def between(self, first: int, last: int) -> tuple[Numbers, Numbers]:
-        """Ascending questions from `first` up to, not including, `last` that came from disk or a merge; their answers."""
-        begin, end = self._questions.searchsorted([first, last])
-        return self._questions[begin:end], self._answers[begin:end]
+    def between(self, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
+        """Questions from `first[i]` up to, not including, `last[i]` that came from disk or a merge, and their answers.
+
+        Ascending, if the ranges are and do not overlap.
+        """
+        begins, ends = self._questions.searchsorted(first).tolist(), self._questions.searchsorted(last).tolist()
+        ranges = [slice(begin, end) for begin, end in zip(begins, ends, strict=True)]
+        return np.concatenate([self._questions[part] for part in ranges]), np.concatenate(
+            [self._answers[part] for part in ranges]
+        )
 
     def merge(self, other: "Answers | None" = None) -> None:
         """Take in what another knows, and count everything as old."""

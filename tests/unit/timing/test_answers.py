@@ -38,6 +38,6 @@ def test_answers_merged_and_written_hold_what_both_knew(one: dict[int, int], oth
     file = io.BytesIO()
     answers.write_to(file)
     file.seek(0)
-    questions, values = Answers.read_from(file).between(0, 61)
+    questions, values = Answers.read_from(file).between(np.array([0]), np.array([61]))
     assert dict(zip(questions.tolist(), values.tolist(), strict=True)) == agreeing | one
     assert list(questions) == sorted(questions)
