@@ -3,6 +3,7 @@
 Source: RFC 9457. A detail never carries a traceback, a path of this machine, SQL or a key.
 """
 
+import errno
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -55,6 +56,7 @@ _REFUSED = {
     415: ("unsupported-media-type", "Media type not supported"),
     422: ("invalid-configuration", "The configuration is not valid"),
 }
+_DISK_FULL = Kind(507, "disk-full", "The service's disk is full")
 _STATUS_TITLES = {400: "Bad request", 404: "Not found", 405: "Method not allowed"}
 
 
@@ -164,6 +166,13 @@ def _unforeseen(request: Request, error: Exception) -> Response:
     return problem_response(Kind(500, "internal", "Internal error"), "An unexpected error; the service's log has it.")
 
 
+def _system_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return _unforeseen(request, error)
+    log.error("disk_full", path=request.url.path)
+    return problem_response(_DISK_FULL, "Nothing of what was sent is kept; try again when the operator has made room.")
+
+
 def add_handlers(app: FastAPI) -> None:
     """Register every handler."""
     for error, handler in (
@@ -175,6 +184,7 @@ def add_handlers(app: FastAPI) -> None:
         (psycopg.OperationalError, _database_away),
         (PoolTimeoutError, _database_away),
         (DataError, _unstorable),
+        (OSError, _system_error),
         (Exception, _unforeseen),
     ):
         app.add_exception_handler(error, handler)
@@ -187,7 +197,11 @@ UNCHANGED: Responses = {304: {"description": "Unchanged since the ETag given"}}
 def problems(*statuses: int) -> Responses:
     """The problem responses of a route, for its OpenAPI entry; 401, 403 and 503 go without saying."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    shared = {408: "The body came too slowly", 422: "The request is not valid"}  # kinds share a status
+    shared = {
+        408: "The body came too slowly",
+        422: "The request is not valid",
+        507: _DISK_FULL.title,
+    }  # kinds share a status
     titles = {kind.status: kind.title for kind in _KINDS.values()} | shared
     return {
         status: {"description": titles.get(status, "Refused"), "content": content}

@@ -65,7 +65,7 @@ _TRACE_TO_COME = "sha256:"
     "",
     status_code=202,
     response_model=StudyView,
-    responses=problems(408, 409, 413, 415, 429) | SUBMISSION.responses,
+    responses=problems(408, 409, 413, 415, 429, 507) | SUBMISSION.responses,
     openapi_extra=SUBMISSION.request,
 )
 async def submit(

@@ -30,7 +30,7 @@ router = APIRouter(prefix="/traces", tags=["traces"])
     "",
     status_code=201,
     response_model=TraceView,
-    responses=problems(408, 409, 413) | TRACE_UPLOAD.responses,
+    responses=problems(408, 409, 413, 507) | TRACE_UPLOAD.responses,
     openapi_extra=TRACE_UPLOAD.request,
 )
 async def upload(

@@ -1,5 +1,6 @@
 """/traces: upload, list, read, delete, and studies that use them."""
 
+import errno
 import gzip
 import os
 import socket
@@ -293,6 +294,20 @@ def _until(holds: Callable[[], bool]) -> None:
             return
         time.sleep(0.02)
     raise AssertionError("did not come true")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_upload_to_a_full_disk_is_507_and_leaves_nothing(
+    client: Client, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("app.traces.intake.write_content", full)
+    answer = client.post("/traces", content=ROWS)
+    assert (answer.status_code, answer.json()["type"]) == (507, "urn:spica:problem:disk-full")
+    assert str(folder) not in answer.text
+    assert not [path for path in folder.rglob("*") if path.is_file()]
 
 
 def test_slow_upload_is_408(client: Client, setting: Setting) -> None:
