@@ -135,6 +135,8 @@ def range_of(st, pieces, p):  # type: ignore[no-untyped-def]
     """(least, most) gap of piece p."""
     values, num = exact_values_of(st), np.int64(pieces[p, NUM])
     low = gap_of(values, pieces, p, 0)
+    if num == 1:
+        return low, low
     high = gap_of(values, pieces, p, num - 1)
     if low > high:
         low, high = high, low

@@ -99,7 +99,13 @@ def _count_runs(st, pieces, base, shift, weights, entries):  # type: ignore[no-u
     ranges = np.empty((pieces.shape[0], 2), dtype=np.int32)
     for p in range(pieces.shape[0]):
         num, weight = np.int64(pieces[p, NUM]), np.int64(pieces[p, WEIGHT])
-        monotone = num == 1 or is_monotone(st, pieces, p)
+        if num == 1:
+            at = _bin_of(gap_of(values, pieces, p, 0), base, shift)
+            weights[at] += weight
+            entries[at] += 1
+            ranges[p, 0] = ranges[p, 1] = at
+            continue
+        monotone = is_monotone(st, pieces, p)
         first, last = np.int64(weights.size), np.int64(0)
         end = np.int64(0)
         while end < num:
