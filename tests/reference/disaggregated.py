@@ -23,6 +23,7 @@ class HandOver:
 
     prefill: Sequence
     decode: Sequence
+    arrival: int
     source: tuple[int, int] = (-1, -1)
     target: tuple[int, int] = (-1, -1)
     cached_tokens: int = 0
@@ -56,6 +57,7 @@ class DisaggregatedReplay:
         self.held: list[HandOver] = []
         self.by_prefill: dict[Sequence, HandOver] = {}
         self.halves: list[Sequence] = []
+        self.ended_at_once: list[Sequence] = []
 
     def run(self) -> None:
         """Jump from event to event until nothing is left or the time limit passes."""
@@ -65,18 +67,23 @@ class DisaggregatedReplay:
             self.step(moment)
         self.check_all_done()
 
-    def step(self, moment: float) -> None:
-        """Everything that happens at one instant."""
+    def step(self, moment: float, *, may_arrive: bool = True) -> None:
+        """Everything that happens at one instant.
+
+        What is released by a pass without duration, or by a request that never got room, comes in another step of the same
+        instant; so does what is released at a planner's tick.
+        """
         self.now = moment
         self._finish_passes()
         self._hand_over()
         self._start_passes()
-        while due := self.releases.pop_due(self.now):
-            for seq in due:
-                self._arrive(seq)
+        for seq in self.releases.pop_due(self.now) if may_arrive else []:
+            self._arrive(seq)
         self._hand_over()
         self._start_passes()
         self.may_serve = dict.fromkeys(self.targets, 0)
+        while self.ended_at_once:
+            self._ended(self.ended_at_once.pop(0), COMPLETED)
 
     def check_all_done(self) -> None:
         """Raises: StuckError when nothing can happen any more and requests are left."""
@@ -85,8 +92,12 @@ class DisaggregatedReplay:
 
     def next_moment(self) -> float:
         """The next event, infinity when nothing is left."""
+        return min(self.releases.next_ms, self.next_own_moment())
+
+    def next_own_moment(self) -> float:
+        """The next pass end or landing, infinity when nothing is under way."""
         ends = [g.end_ms for g in self.prefills + self.decodes if g.end_ms is not None]
-        return min([self.releases.next_ms, *ends, *(h.lands_ms for h in self.travelling if h.lands_ms > self.now)])
+        return min([inf, *ends, *(h.lands_ms for h in self.travelling if h.lands_ms > self.now)])
 
     # ---- passes
 
@@ -118,12 +129,31 @@ class DisaggregatedReplay:
         return [g for g in groups if g.end_ms is not None and g.end_ms <= self.now]
 
     def _start_passes(self) -> None:
+        """Passes on idle engines, prefill first."""
+        for group in self.prefills:
+            if not group.is_busy and group.has_work:
+                group.start_pass(self.now)
+        for group in self.decodes:
+            self._start_decode(group)
+
+    def _start_decode(self, group: EngineGroup) -> None:
+        """A pass without duration ends at once, one that could do nothing serves its queues as if it had ended."""
+        ranks = [(group.number, rank) for rank in range(len(group.ranks))]
+        while not group.is_busy and group.has_work:
+            self._note_queues()
+            had_effect = group.start_pass(self.now)
+            if had_effect:
+                if group.end_ms != self.now:
+                    return
+                self.ended_at_once += self._end_pass(group, self.decode_routing)
+            self.may_serve.update(dict.fromkeys(ranks, 1))
+            if not self._hand_over() and not had_effect:
+                return
+
+    def _note_queues(self) -> None:
         for target in self.targets:
             self._rank(target).others_wait = bool(self.requested[target])
             self._rank(target).coming_tokens = sum(over.decode.prompt for over in self.coming(target))
-        for group in self.prefills + self.decodes:
-            if not group.is_busy and group.has_work:
-                group.start_pass(self.now)
 
     def coming(self, target: tuple[int, int]) -> list[HandOver]:
         """Requests that want room on a decode rank or have it, but have not landed there."""
@@ -147,7 +177,7 @@ class DisaggregatedReplay:
 
     def _arrive(self, seq: Sequence) -> None:
         half = replace(seq, max_output=min(1, seq.max_output), admissions=[], token_ms=[])
-        over = HandOver(prefill=half, decode=seq)
+        over = HandOver(prefill=half, decode=seq, arrival=len(self.halves))
         self.by_prefill[half] = over
         self.halves.append(half)
         if self.destination_first:
@@ -199,7 +229,7 @@ class DisaggregatedReplay:
 
     def _depart(self, over: HandOver) -> None:
         over.lands_ms = self.now + (transfer_ms := self._transfer_ms(over))
-        over.place = over.decode.index if transfer_ms > 0 else 0  # at once: in the order of departure
+        over.place = over.arrival if transfer_ms > 0 else 0  # at once: in the order of departure
         self.travelling.append(over)
 
     def _transfer_ms(self, over: HandOver) -> float:
@@ -213,21 +243,23 @@ class DisaggregatedReplay:
             tokens = -(-over.decode.prompt // size) * size - over.cached_tokens
         return tokens * transfer.bytes_per_token / (transfer.bandwidth_gb_per_s * 1e9) * 1000.0
 
-    def _hand_over(self) -> None:
-        """Reservations, activations and releases on engines between passes, until nothing changes."""
-        changed = True
+    def _hand_over(self) -> bool:
+        """Reservations, activations and releases on engines between passes, until nothing changes; True if any did."""
+        any_changed, changed = False, True
         while changed:
             changed = self._activate_landed() | self._serve_queues()
+            any_changed |= changed
         for over in [h for h in self.held if h.active and not self.prefills[h.source[0]].is_busy]:
             self.held.remove(over)
             del self.by_prefill[over.prefill]
             source = self.prefills[over.source[0]].ranks[over.source[1]]
             assert isinstance(source, VllmPrefillRank | SglangPrefillRank)
             source.release(over.prefill)
+        return any_changed
 
     def _activate_landed(self) -> bool:
         landed = [h for h in self.travelling if h.lands_ms <= self.now and not self.decodes[h.target[0]].is_busy]
-        for over in sorted(landed, key=lambda h: (h.lands_ms, h.place)):
+        for over in sorted(landed, key=self._activation_order):
             self.travelling.remove(over)
             over.active = True
             self.held.remove(over)
@@ -235,6 +267,11 @@ class DisaggregatedReplay:
             self._rank(over.target).activate(over.decode)
             self.may_serve[over.target] += 1
         return bool(landed)
+
+    def _activation_order(self, over: HandOver) -> tuple[bool, tuple[int, int], float, int]:
+        """What waited for the end of a pass rank by rank, then what lands just now."""
+        lands_now = over.lands_ms == self.now
+        return lands_now, (0, 0) if lands_now else over.target, over.lands_ms, over.place
 
     def _serve_queues(self) -> bool:
         """One reservation per pass end and per activation of a rank."""

@@ -52,7 +52,7 @@ class _ElasticReplay:
                 "decode": ElasticEngines("decode", fleet.decode, both.decodes, both.decode_routing, wait_ms),
             }
         self.tick_ms = scaler.interval_ms
-        self.last_tick_ms = -inf
+        self.reported: set[tuple[str, Sequence]] = set()
         self.observations: list[Observation] = []
         self.events: list[tuple[float, Role, int, int, tuple[int, ...]]] = []
 
@@ -65,15 +65,27 @@ class _ElasticReplay:
             if ready_ms <= min(moment, self.tick_ms):
                 for engines in self.engines.values():
                     engines.start_due(ready_ms)
-            elif self.tick_ms < moment:
+            elif self._is_tick_due(moment):
                 self._tick(self.tick_ms)
-                self.last_tick_ms, self.tick_ms = self.tick_ms, self.tick_ms + self.scaler.interval_ms
+                self.tick_ms += self.scaler.interval_ms
             else:
-                self.clock.step(moment)
+                self._step(moment)
                 self._remove_drained(moment)
         if isinstance(self.clock, DisaggregatedReplay) and moment == inf:
             self.clock.check_all_done()
         return PlainElastic(self._outcomes(), self.events, self._lives(), self.observations)
+
+    def _is_tick_due(self, moment: float) -> bool:
+        """Aggregated requests released at the instant of a tick come before it, disaggregated ones after it."""
+        if isinstance(self.clock, DisaggregatedReplay) and moment == self.tick_ms:
+            return self.clock.next_own_moment() > moment
+        return self.tick_ms < moment
+
+    def _step(self, moment: float) -> None:
+        if isinstance(self.clock, DisaggregatedReplay):
+            self.clock.step(moment, may_arrive=moment < self.tick_ms)
+        else:
+            self.clock.step(moment)
 
     def _tick(self, now: float) -> None:
         views = {role: engines.view(now) for role, engines in self.engines.items()}
@@ -109,9 +121,13 @@ class _ElasticReplay:
         return any(over.target[0] == group.number and not over.active for over in self.clock.by_prefill.values())
 
     def _traffic(self, now: float) -> Traffic:
-        released = [seq for seq in self.seqs if self._is_new(seq.arrival_ms, now)]
-        completed = [seq for seq in self.seqs if seq.status == COMPLETED and self._is_new(seq.end_ms, now)]
-        admitted = [seq for seq in self._admitting() if seq.admissions and self._is_new(seq.admissions[0][0], now)]
+        released = [seq for seq in self.seqs if self._is_new("arrival", seq, seq.arrival_ms, now)]
+        completed = [seq for seq in self.seqs if seq.status == COMPLETED and self._is_new("end", seq, seq.end_ms, now)]
+        admitted = [
+            seq
+            for seq in self._admitting()
+            if seq.admissions and self._is_new("admission", seq, seq.admissions[0][0], now)
+        ]
         return Traffic(
             num_requests=len(released),
             num_completed=len(completed),
@@ -127,8 +143,12 @@ class _ElasticReplay:
             return self.clock.halves
         return self.seqs
 
-    def _is_new(self, moment: float, now: float) -> bool:
-        return self.last_tick_ms < moment <= now
+    def _is_new(self, event: str, seq: Sequence, moment: float, now: float) -> bool:
+        """True once per event: at the first tick after it, or at its own instant if it came before that tick."""
+        is_new = moment <= now and (event, seq) not in self.reported
+        if is_new:
+            self.reported.add((event, seq))
+        return is_new
 
     def _outcomes(self) -> Outcomes:
         outcomes = outcomes_of(self.batch, self.seqs, self.clock)

@@ -73,14 +73,17 @@ class EngineGroup:
         self.blocked_prefills = 0
 
     def finish_pass(self) -> list[Sequence]:
-        """Stamp the tokens of the pass with its end and return the sequences that ended with it."""
+        """Stamp the tokens of the pass with its end and return the sequences that ended with it.
+
+        Of one rank, those without any output come first.
+        """
         assert self.end_ms is not None
         self.latest = [LatestPass(load, self.end_ms - self.start_ms, self.end_ms) for load in self.loads]
         ended: list[Sequence] = []
         for result in self.results:
             for seq, tokens in result.emitted:
                 seq.token_ms += [self.end_ms] * tokens
-            ended += result.finished + result.rejected
+            ended += sorted(result.finished, key=lambda seq: seq.max_output > 0) + result.rejected
         if not self.has_work:
             self.group_pass = 0
             self._open_gate()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.reference.acceptance import Acceptance
 from tests.reference.block_pool import Block
 from tests.reference.sequence import PassLoad, PassResult, Sequence
-from tests.reference.sglang import SglangRank
+from tests.reference.sglang import RATIO_FLOOR, SglangRank
 from tests.reference.vllm import VllmRank
 from workers.replay.fleet import Pool
 
@@ -35,6 +35,10 @@ class VllmDecodeRank(VllmRank):
 
     bills_prefill = False
 
+    def __init__(self, pool: Pool, acceptance: Acceptance) -> None:
+        super().__init__(pool, acceptance)
+        self.landed: list[Sequence] = []
+
     def can_never_hold(self, seq: Sequence) -> bool:
         """Over the context limit, or larger than the whole pool."""
         if seq not in self.keys:
@@ -59,10 +63,16 @@ class VllmDecodeRank(VllmRank):
     def activate(self, seq: Sequence) -> None:
         """The KV has landed: the sequence may run from the next pass on."""
         seq.computed = seq.prompt
-        self._publish_full_blocks(seq, 0)
+        self.landed.append(seq)
         later = set(self.reserved[self.reserved.index(seq) :])
         place = next((i for i, other in enumerate(self.waiting) if other in later), len(self.waiting))
         self.waiting.insert(place, seq)
+
+    def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:
+        """What has landed since the last pass can be found from now on."""
+        while self.landed:
+            self._publish_full_blocks(self.landed.pop(0), 0)
+        return super().run_pass(now, group_pass, may_prefill)
 
     def _with_queue(self, load: PassLoad) -> PassLoad:
         """Whatever waits here, or is still to come here, waits to decode."""
@@ -82,7 +92,8 @@ class SglangPrefillRank(SglangRank):
         """Nothing is given back yet."""
 
     def release(self, seq: Sequence) -> None:
-        """The decode side runs: what the tree holds stays there unlocked."""
+        """The decode side runs: what the tree holds stays there, used just now and unlocked."""
+        self._publish(seq, seq.computed)
         self._let_go(seq)
 
 
@@ -119,20 +130,26 @@ class SglangDecodeRank(SglangRank):
         return start
 
     def activate(self, seq: Sequence) -> None:
-        """The KV has landed: the prompt enters the tree and the sequence may run from the next pass on."""
+        """The KV has landed: the sequence may run from the next pass on."""
         seq.computed = seq.prompt
-        self._publish(seq, seq.prompt)
         self.arrived.append(seq)
 
     def run_pass(self, now: float, group_pass: int, may_prefill: bool = True) -> PassResult:
-        """Arrived sequences take free slots first, in the order of their arrival; without output they ask no more."""
+        """Arrived sequences take free slots first, in the order of their arrival; only now their prompts enter the tree.
+
+        Without output they ask no more. While others wait for room here, nothing retracted is computed again; with nothing
+        to decode either, the ratio falls to its floor.
+        """
         while self.arrived and len(self.running) < self.pool.max_num_seqs:
             seq = self.arrived.pop(0)
+            self._publish(seq, seq.prompt)
             seq.admissions.append((now, 0))
             self.running.append(seq)
         silent = [seq for seq in self.running if seq.max_output == 0]
         self.running = [seq for seq in self.running if seq.max_output > 0]
-        result = super().run_pass(now, group_pass, may_prefill)
+        if self.others_wait and not self.running:
+            self.ratio = RATIO_FLOOR * self.start_ratio
+        result = super().run_pass(now, group_pass, may_prefill and not self.others_wait)
         for seq in silent:
             self._finish(seq, result)
         result.effect |= bool(silent)

@@ -4,6 +4,7 @@
 Some cases are stuck by design (pool too small): then both sides must raise StuckError.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from itertools import count
@@ -24,6 +25,11 @@ Feature = Literal["speculation", "attention_dp", "context_limit", "no_cache", "n
 ALL_FEATURES: tuple[Feature, ...] = (
     "speculation", "attention_dp", "context_limit", "no_cache", "no_chunking", "interval",
 )  # fmt: skip
+
+
+def seeds(first: int, count: int) -> range:
+    """`count` seeds from `first` on, or as many as SPICA_EXAMPLES asks for if that is more."""
+    return range(first, first + max(count, int(os.environ.get("SPICA_EXAMPLES", "0"))))
 
 
 def random_case(
@@ -117,7 +123,7 @@ class _Prompts:
         history: list[Span] = self._shared_prefix()
         for turn in range(turns):
             spans = [*history, (next(self.fresh), int(self.rng.integers(1, self.longest)))]
-            output = (next(self.fresh), int(self.rng.choice([1, 2, 5, 9, 20, 45])))
+            output = (next(self.fresh), int(self.rng.choice([0, 1, 1, 2, 2, 5, 5, 9, 9, 20, 20, 45, 45])))
             yield session, turn, spans, output
             history = [*spans, output] if self.cumulative else history
 

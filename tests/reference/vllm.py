@@ -109,6 +109,8 @@ class VllmRank:
             tokens = min(missing, work.budget)
             if tokens and self._grow_or_preempt(seq, seq.computed + tokens, work):
                 drafts = self._drafts if self._is_decoding(seq) and not self.is_trt else 0
+                if self.pool.context_length is not None:
+                    drafts = max(0, min(drafts, self.pool.context_length - seq.length - 1))
                 self._schedule(seq, seq.computed, tokens, min(tokens + drafts, work.budget), work)
 
     def _admit(self, now: float, work: PassWork, result: PassResult, defer: bool) -> None:
@@ -124,6 +126,8 @@ class VllmRank:
                 self.reserved.remove(seq)
                 self._run(seq, now, 0)
                 work.admitted.add(seq)
+                if work.budget <= 0:
+                    return
                 continue
             if self._can_never_run(seq):
                 self.waiting.remove(seq)
@@ -337,6 +341,8 @@ class VllmRank:
             seq.computed = seq.length - 1
             if tokens > 1:
                 self._publish_full_blocks(seq, before)
+            if self.pool.acceptance:
+                self._give_back_drafts(seq)
             result.emitted.append((seq, tokens))
         for seq in list(self.running):
             at_limit = self.pool.context_length is not None and seq.length >= self.pool.context_length
@@ -345,6 +351,12 @@ class VllmRank:
                 self.running.remove(seq)
                 self._leave(seq)
                 result.finished.append(seq)
+
+    def _give_back_drafts(self, seq: Sequence) -> None:
+        """Room taken for drafts that were not accepted."""
+        kept = self._blocks_for(seq.length)
+        self.blocks.release(self.held[seq][kept:])
+        del self.held[seq][kept:]
 
     def _leave(self, seq: Sequence) -> None:
         """A sequence is done here and gives its blocks back."""

@@ -229,7 +229,8 @@ def _ranks(pool: Pool, num_ranks: int) -> NDArray[np.int64]:
 
 def _numbers(batch: RequestBatch, found: BatchFacts) -> NDArray[np.int64]:
     numbers = np.zeros(state.NUM_NUMBERS, dtype=np.int64)
-    numbers[state.PREFILLED_HEAD] = numbers[state.PREFILLED_TAIL] = state.NONE
+    for column in (state.PREFILLED_HEAD, state.PREFILLED_TAIL, state.LATER_HEAD, state.LATER_TAIL):
+        numbers[column] = state.NONE
     numbers[state.NUM_SESSIONS] = found.first.size
     numbers[state.IN_FLIGHT_CAP] = state.NONE if batch.in_flight_cap is None else batch.in_flight_cap
     numbers[state.FREED_NOW] = 0 if batch.in_flight_cap is None else batch.in_flight_cap

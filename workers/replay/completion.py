@@ -12,11 +12,16 @@ from workers.replay.state import (
     END,
     FREED_NOW,
     HAS_NEXT,
+    LATER,
+    LATER_HEAD,
+    LATER_TAIL,
     NONE,
     NUM_DONE,
     NUM_DP,
+    OUTPUT,
     PREFILL,
     PREFILLED_HEAD,
+    PREFILLED_SILENT,
     PREFILLED_TAIL,
     REFUSED,
     ROLE,
@@ -51,10 +56,44 @@ def finish(st, r, status, end):  # type: ignore[no-untyped-def]
         return
     if status == DONE:
         note_completed(st, r)
+    if number[LATER] == 1:
+        _follow_later(st, r)
+    else:
+        _follow(st, r)
+
+
+@inner
+def _follow(st, r):  # type: ignore[no-untyped-def]
+    """What the end of request r brings: the next turn of its session, or its session's slot."""
+    number, req, stamp = numbers_of(st), requests_of(st), stamps_of(st)
     if req[r, HAS_NEXT] == 1:
-        _think(st, end + stamp[r + 1, DELAY], r + 1)
+        _think(st, stamp[r, END] + stamp[r + 1, DELAY], r + 1)
     else:
         number[FREED_NOW] += 1
+
+
+@inner
+def _follow_later(st, r):  # type: ignore[no-untyped-def]
+    number, req = numbers_of(st), requests_of(st)
+    req[r, WAIT_NEXT] = NONE
+    if number[LATER_TAIL] == NONE:
+        number[LATER_HEAD] = r
+    else:
+        req[number[LATER_TAIL], WAIT_NEXT] = r
+    number[LATER_TAIL] = r
+
+
+@inner
+def follow_those_before(st):  # type: ignore[no-untyped-def]
+    """What the ends bring that were to have their consequences later."""
+    number, req = numbers_of(st), requests_of(st)
+    r = number[LATER_HEAD]
+    number[LATER_HEAD] = NONE
+    number[LATER_TAIL] = NONE
+    while r != NONE:
+        after = req[r, WAIT_NEXT]
+        _follow(st, r)
+        r = after
 
 
 @inner
@@ -74,13 +113,20 @@ def abandon(st, r, end):  # type: ignore[no-untyped-def]
 
 @inner
 def _note_prefilled(st, r):  # type: ignore[no-untyped-def]
+    """Prompts leave in the order in which they end, but of one rank's pass those without output first."""
     number, req = numbers_of(st), requests_of(st)
-    req[r, WAIT_NEXT] = NONE
-    if number[PREFILLED_TAIL] == NONE:
+    before = number[PREFILLED_TAIL]
+    if req[r, OUTPUT] == 0:
+        before = number[PREFILLED_SILENT]
+        number[PREFILLED_SILENT] = r
+    after = number[PREFILLED_HEAD] if before == NONE else req[before, WAIT_NEXT]
+    req[r, WAIT_NEXT] = after
+    if before == NONE:
         number[PREFILLED_HEAD] = r
     else:
-        req[number[PREFILLED_TAIL], WAIT_NEXT] = r
-    number[PREFILLED_TAIL] = r
+        req[before, WAIT_NEXT] = r
+    if after == NONE:
+        number[PREFILLED_TAIL] = r
 
 
 @inner

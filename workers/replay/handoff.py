@@ -6,7 +6,13 @@ choose the source first, SGLang the destination. Lists are chained through colum
 
     REQUEST_*   per decode rank, first come first served: requests that want room there
     TRAVEL_*    per decode rank: transfers by (instant of landing, PLACE)
-    FREE_*      per prefill rank: prompts whose destination runs, by (round of activation, instant of landing, PLACE)
+    FREE_*      per prefill rank: prompts whose destination runs, by round of activation; in it those that had to wait for the
+                end of a pass there, rank by rank, before those that land just now, by PLACE
+
+PLACE is the number of the arrival, of NUM_ARRIVALS; transfers that take no time come before the others that land at their
+instant, in the order of departure, of NUM_DEPARTURES. Decode passes without duration end where they begin; while LATER is 1
+the requests that end are chained from LATER_HEAD to LATER_TAIL by WAIT_NEXT, and what follows from their ends waits for the
+end of the round.
 
 Source: traffic specification, sections 1 and 5.
 """
@@ -35,12 +41,14 @@ from workers.replay.state import (
     FREE_PREV,
     FREE_TAIL,
     GB_PER_S,
+    IDLE,
     MAX_REUSED,
     MAY_SERVE,
     MISSING_ONLY,
     NONE,
     NOW,
     NUM_BLOCKS,
+    NUM_DEPARTURES,
     NUM_DP,
     NUM_ROUNDS,
     PASS_END,
@@ -80,6 +88,9 @@ from workers.replay.state import (
     wait_push_back,
 )
 
+_AT_ONCE = 1 << 40
+"""More than there are departures."""
+
 
 @inner
 def is_destination_first(dec):  # type: ignore[no-untyped-def]
@@ -89,9 +100,9 @@ def is_destination_first(dec):  # type: ignore[no-untyped-def]
 
 @inner
 def is_busy(st, s):  # type: ignore[no-untyped-def]
-    """True while the replica of rank s is in a pass."""
+    """True while the replica of rank s is in a pass, also one whose duration the host is asked for."""
     num_dp = limits_of(st)[NUM_DP]
-    return ranks_of(st)[s - s % num_dp, PHASE] == BUSY
+    return ranks_of(st)[s - s % num_dp, PHASE] != IDLE
 
 
 @inner
@@ -194,8 +205,10 @@ def depart(dec, r):  # type: ignore[no-untyped-def]
     duration = transfer_ms(dec, r)
     t = handoff[r, TARGET]
     lands[r] = moments_of(dec)[NOW] + duration
-    # Transfers without duration keep the order of departure.
-    handoff[r, PLACE] = r if duration > 0.0 else 0
+    if duration == 0.0:
+        number = numbers_of(dec)
+        handoff[r, PLACE] = number[NUM_DEPARTURES] - _AT_ONCE
+        number[NUM_DEPARTURES] += 1
     before, after = target[t, TRAVEL_TAIL], NONE
     while before != NONE and (
         lands[before] > lands[r] or (lands[before] == lands[r] and handoff[before, PLACE] > handoff[r, PLACE])
@@ -224,12 +237,17 @@ def note_prefilled(pre, dec, r):  # type: ignore[no-untyped-def]
 
 @inner
 def hand_over(pre, dec, now):  # type: ignore[no-untyped-def]
-    """Reservations and activations on decode engines between passes until nothing changes, then releases of sources."""
-    changed = True
+    """Reservations and activations on decode engines between passes until nothing changes, then releases of sources.
+
+    True if anything was reserved or activated.
+    """
+    any_changed, changed = False, True
     while changed:
         changed = _activate_landed(dec, now)
         changed |= serve_queues(pre, dec)
+        any_changed |= changed
     _free_sources(pre, dec)
+    return any_changed
 
 
 @inner
@@ -262,7 +280,9 @@ def _activate_landed(dec, now):  # type: ignore[no-untyped-def]
     handoff, target, lands = handoffs_of(dec), targets_of(dec), lands_of(dec)
     any_landed = False
     numbers_of(dec)[NUM_ROUNDS] += 1
-    for t in range(target.shape[0]):
+    num_dp = limits_of(dec)[NUM_DP]
+    for i in range(target.shape[0]):
+        t = in_order(dec, i // num_dp) * num_dp + i % num_dp
         r = target[t, TRAVEL_HEAD]
         if r == NONE or lands[r] > now or is_busy(dec, t):
             continue
@@ -287,13 +307,14 @@ def _activate_landed(dec, now):  # type: ignore[no-untyped-def]
 def _list_source(dec, r):  # type: ignore[no-untyped-def]
     """The source blocks of request r may be freed: insert it, nearly always at the end."""
     handoff, source, lands = handoffs_of(dec), sources_of(dec), lands_of(dec)
-    s = handoff[r, SOURCE]
+    s, now = handoff[r, SOURCE], moments_of(dec)[NOW]
     handoff[r, ROUND] = numbers_of(dec)[NUM_ROUNDS]
     before, after = source[s, FREE_TAIL], NONE
     while (
         before != NONE
         and handoff[before, ROUND] == handoff[r, ROUND]
-        and (lands[before] > lands[r] or (lands[before] == lands[r] and handoff[before, PLACE] > handoff[r, PLACE]))
+        and lands[before] == now
+        and (lands[r] < now or (lands[r] == now and handoff[before, PLACE] > handoff[r, PLACE]))
     ):
         before, after = handoff[before, FREE_PREV], before
     handoff[r, FREE_PREV], handoff[r, FREE_NEXT] = before, after

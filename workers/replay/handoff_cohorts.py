@@ -2,7 +2,8 @@
 
 The prefill pool is that of `cohorts`. Prompts are numbered in the order of their hand-over, `handed`; decode replica t of D
 serves the numbers t, t + D, t + 2 D, ... in this order at every stage. Times, order of events and gap log are those of
-`handoff_loop`. The run is given up (NEED_CACHE) before an engine holds more requests than it has blocks for.
+`handoff_loop`. The run is given up (NEED_CACHE) before an engine holds more requests than it has blocks for, and when a
+decode pass takes no time.
 
 Of a decode rank's columns WAIT_HEAD is the next number to run, NEW_HEAD, YOUNG_HEAD and RUN_HEAD are as in `cohorts`; of its
 `targets`, REQUEST_HEAD is the next to get room and TRAVEL_HEAD the next to land; `lands` goes by number. A prefill rank's
@@ -277,6 +278,8 @@ def _start_passes(pre, dec):  # type: ignore[no-untyped-def]
             code = plan(dec, t, horizon)
             if code != FINISHED:
                 return code
+            if passes_of(dec)[t, FIRST_END] <= moments_of(dec)[NOW]:  # one without duration ends at once
+                number[GIVEN_UP] = FOR_CACHE
     return FINISHED
 
 

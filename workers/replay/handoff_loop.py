@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from workers.replay.compiled import bare_entry, inner
-from workers.replay.completion import finish
+from workers.replay.completion import finish, follow_those_before
 from workers.replay.event_loop import all_draws_suffice, next_release, pop_release
 from workers.replay.handoff import (
     cut,
@@ -29,7 +29,7 @@ from workers.replay.handoff import (
     serve_queues,
     transfer_ms,
 )
-from workers.replay.pass_records import num_ready, ready_rank
+from workers.replay.pass_records import in_order, num_ready, ready_rank
 from workers.replay.passes import (
     FINISHED,
     GROW_GAPS,
@@ -53,19 +53,25 @@ from workers.replay.state import (
     EVENTS_LEFT,
     FOR_CACHE,
     FOR_EXPLICIT,
+    FREED_NOW,
     GIVEN_UP,
     IDLE,
     LAST_EVENT,
+    LATER,
     MAY_SERVE,
     NONE,
     NOW,
+    NUM_ARRIVALS,
     NUM_DONE,
     NUM_DP,
     NUM_PASSES,
     NUM_REPLICAS,
+    NUM_RUNNING,
+    NUM_WAITING,
     OTHERS_WAIT,
     PASS_END,
     PHASE,
+    PLACE,
     PREFILLED_HEAD,
     PREFILLED_TAIL,
     REFUSED,
@@ -94,7 +100,7 @@ from workers.replay.state import (
 
 NEED_EXPLICIT, NEED_RADIX_NODES = 100, 101
 """Start anew: with the explicit backend in the decode pool; with more room for SGLang's radix trees."""
-_NEXT_INSTANT, _FIRST_STARTS, _ARRIVALS, _LAST_STARTS = range(4)
+_NEXT_INSTANT, _FIRST_PREFILLS, _FIRST_DECODES, _ARRIVALS, _LAST_PREFILLS, _LAST_DECODES, _NUM_STAGES = range(7)
 
 
 @bare_entry
@@ -111,7 +117,8 @@ def run(pre, dec):  # type: ignore[no-untyped-def]
                 return STUCK
             if now == math.inf:
                 return FINISHED
-            if now > moment[TICK]:
+            # What is released at the instant of a tick comes after it.
+            if now > moment[TICK] or (now == moment[TICK] and _next_own_instant(pre, dec) > now):
                 return TICK_DUE
             if now > moment[STOP_AFTER]:
                 return FINISHED
@@ -121,15 +128,21 @@ def run(pre, dec):  # type: ignore[no-untyped-def]
             _finish_passes(pre, dec, now, boundary)
             hand_over(pre, dec, now)
         elif number[STAGE] == _ARRIVALS:
-            _release(pre, dec, moment[NOW])
+            if moment[NOW] < moment[TICK]:
+                _release(pre, dec, moment[NOW])
             hand_over(pre, dec, moment[NOW])
-        else:
-            code = _start_passes(pre, dec)
+        elif number[STAGE] == _FIRST_PREFILLS or number[STAGE] == _LAST_PREFILLS:
+            code = _start_prefills(pre, dec)
             if code != FINISHED:
                 return code
-            if number[STAGE] == _LAST_STARTS:
+        else:
+            code = _start_decodes(pre, dec)
+            if code != FINISHED:
+                return code
+            if number[STAGE] == _LAST_DECODES:
                 _end_service(dec)
-        number[STAGE] = (number[STAGE] + 1) % 4
+                follow_those_before(dec)
+        number[STAGE] = (number[STAGE] + 1) % _NUM_STAGES
 
 
 @inner
@@ -166,9 +179,15 @@ def _overflows(st):  # type: ignore[no-untyped-def]
 
 @inner
 def _next_instant(pre, dec):  # type: ignore[no-untyped-def]
-    """The next pass end, release or landing; a landing at a busy engine waits for its pass end."""
+    """The next pass end, landing or release."""
+    return min(next_release(dec), _next_own_instant(pre, dec))
+
+
+@inner
+def _next_own_instant(pre, dec):  # type: ignore[no-untyped-def]
+    """The next pass end or landing; a landing at a busy engine waits for its pass end."""
     target, lands = targets_of(dec), lands_of(dec)
-    instant = min(next_release(dec), min(next_pass_end(pre), next_pass_end(dec)))
+    instant = min(next_pass_end(pre), next_pass_end(dec))
     for t in range(target.shape[0]):
         r = target[t, TRAVEL_HEAD]
         if r != NONE and not is_busy(dec, t):
@@ -252,38 +271,88 @@ def _release(pre, dec, now):  # type: ignore[no-untyped-def]
 
     A pass boundary at this very instant is over already, so a stretch is cut behind it.
     """
-    num_dp = limits_of(dec)[NUM_DP]
+    num_dp, number, handoff = limits_of(dec)[NUM_DP], numbers_of(dec), handoffs_of(dec)
+    freed = 0
     r = pop_release(dec, now)
     while r != NONE:
+        handoff[r, PLACE] = number[NUM_ARRIVALS]
+        number[NUM_ARRIVALS] += 1
         if is_destination_first(dec):
+            # The slot of one that no engine can ever hold is free in the next round.
+            left = number[FREED_NOW]
             request_destination(pre, dec, r)
-            cut(dec, handoffs_of(dec)[r, TARGET] // num_dp, np.nextafter(now, np.inf))
+            freed += number[FREED_NOW] - left
+            number[FREED_NOW] = left
+            cut(dec, handoff[r, TARGET] // num_dp, np.nextafter(now, np.inf))
         else:
             queue_prompt(pre, dec, r)
         r = pop_release(dec, now)
+    number[FREED_NOW] += freed
 
 
 @inner
-def _start_passes(pre, dec):  # type: ignore[no-untyped-def]
-    """Idle engines with work start a pass, prefill first; one that could do nothing stays idle."""
-    rank, target, number = ranks_of(dec), targets_of(dec), numbers_of(dec)
-    for t in range(target.shape[0]):
-        rank[t, OTHERS_WAIT] = 0 if target[t, REQUEST_HEAD] == NONE else 1
+def _start_prefills(pre, dec):  # type: ignore[no-untyped-def]
+    """Idle prefill engines with work start a pass; one that could do nothing stays idle."""
+    numbers_of(dec)[ASKING] = 0
     for w in range(limits_of(pre)[NUM_REPLICAS]):
-        number[ASKING] = 0
         code = _start_pass(pre, w, math.inf)
         if code != FINISHED:
             return code
-    num_dp = limits_of(dec)[NUM_DP]
+    return FINISHED
+
+
+@inner
+def _start_decodes(pre, dec):  # type: ignore[no-untyped-def]
+    """Idle decode engines with work start a pass; what they hand over meanwhile is prefilled in the next round of starts."""
     # Planning beyond the next computed prompt would mostly be in vain: it cuts a stretch.
     next_prefill = next_pass_end(pre)
-    for w in range(limits_of(dec)[NUM_REPLICAS]):
-        number[ASKING] = 1
-        if rank[w * num_dp, PHASE] != BUSY:
+    numbers_of(dec)[ASKING] = 1
+    for i in range(limits_of(dec)[NUM_REPLICAS]):
+        code = _start_decode(pre, dec, in_order(dec, i), next_prefill)
+        if code != FINISHED:
+            return code
+    return FINISHED
+
+
+@inner
+def _start_decode(pre, dec, w, next_prefill):  # type: ignore[no-untyped-def]
+    """Start a pass of decode replica w if it is idle and has work.
+
+    One without duration ends at once, one that could do nothing serves its queues as if it had ended; the next may start then.
+    """
+    rank, passed, target, number = ranks_of(dec), passes_of(dec), targets_of(dec), numbers_of(dec)
+    num_dp, now = limits_of(dec)[NUM_DP], moments_of(dec)[NOW]
+    while True:
+        has_ended = rank[w * num_dp, PHASE] == BUSY
+        if has_ended and passed[w, PASS_END] > now:
+            return FINISHED
+        if has_ended:
+            number[EVENTS_LEFT] -= 1
+            if number[EVENTS_LEFT] < 0:
+                return PAUSED
+            if not gap_log_suffices(dec):
+                return GROW_GAPS
+            if not all_draws_suffice(dec):
+                return NEED_DRAWS
+            number[LATER] = 1
+            finish_passes(dec, now)
+            number[LATER] = 0
+        else:
+            has_work = rank[w * num_dp, PHASE] == BEGUN
+            for t in range(w * num_dp, (w + 1) * num_dp):
+                rank[t, OTHERS_WAIT] = 0 if target[t, REQUEST_HEAD] == NONE else 1
+                has_work |= rank[t, NUM_WAITING] + rank[t, NUM_RUNNING] > 0
+            if not has_work:
+                return FINISHED
             code = _start_pass(dec, w, min(_next_landing(dec, w), next_prefill))
             if code != FINISHED:
                 return code
-    return FINISHED
+            if rank[w * num_dp, PHASE] == BUSY:
+                continue
+        for t in range(w * num_dp, (w + 1) * num_dp):
+            target[t, MAY_SERVE] = 1
+        if not hand_over(pre, dec, now) and not has_ended:
+            return FINISHED
 
 
 @inner

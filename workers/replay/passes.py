@@ -42,6 +42,8 @@ from workers.replay.state import (
     PREFILL_ISL,
     PREFILL_N,
     PREFILL_PREFIX,
+    PREFILLED_SILENT,
+    PREFILLED_TAIL,
     REPEATS,
     ROLE,
     SGLANG,
@@ -239,6 +241,7 @@ def _finish_pass(st, w, now):  # type: ignore[no-untyped-def]
     log_regular_gaps(st, w, steps)
     has_work = False
     for s in range(w * num_dp, (w + 1) * num_dp):
+        number[PREFILLED_SILENT] = number[PREFILLED_TAIL]
         if rank[s, ACTIVE] == 1 and limits[BACKEND] == SGLANG:
             sglang.commit(st, s, steps, passed[w, FIRST_END], now)
         elif rank[s, ACTIVE] == 1:

@@ -49,15 +49,15 @@ VLLM, TRTLLM, SGLANG = 0, 1, 2
 AGG, PREFILL, DECODE = 0, 1, 2
 
 # ranks: int64 [ranks, NUM_RANK_COLUMNS], one row per scheduler. The columns from PHASE on are those of a replica and used
-# in the row of its first rank only. Decode role: OTHERS_WAIT, 1 while requests wait for room on this rank. SGLang's:
-# ARRIVED_HEAD and ARRIVED_TAIL chain, by WAIT_NEXT, handed-over requests without a slot, also counted in NUM_WAITING.
+# in the row of its first rank only. Decode role: OTHERS_WAIT, 1 while requests wait for room on this rank. ARRIVED_HEAD and
+# ARRIVED_TAIL chain SGLang's handed-over requests without a slot, also counted in NUM_WAITING, by WAIT_NEXT, others' that
+# landed since the last pass began by NEW_NEXT.
 # COMPUTED_NOW: prompt and recomputed tokens of the pass under way. QUIET_HEAD chains, by NEW_NEXT, handed-over requests without
 # output, which end with the pass.
 # SGLang alone: PROMISED, sum of min(O - g, RESERVED_OUTPUT_LIMIT) over running requests. NUM_LONG, those beyond that
 # limit. NUM_FRESH, those without a decode pass yet. STALLED, 1 when a prefill pass or a wait for room came after the last
 # decode pass. NEXT_DUE, no request is due before this step. RETRACTED, 1 when this pass retracted. HEAD_ASK, tokens the
-# blocked head
-# of the queue asks for. MAY_REFUSE, 1 when some prompt exceeds the context limit. GATE_PASSES, passes that may not
+# blocked head of the queue asks for. MAY_REFUSE, 1 when some prompt exceeds the context limit. GATE_PASSES, passes that may not
 # prefill. PREFILLED, 1 when a rank of the replica prefills in this pass. OUTGREW, 1 once a request needs more blocks than
 # the pool it holds alone has: it would be preempted for ever.
 (WAIT_HEAD, WAIT_TAIL, RUN_HEAD, RUN_TAIL, NUM_WAITING, NUM_RUNNING,
@@ -72,13 +72,15 @@ IDLE, BEGUN, BUSY = 0, 1, 2
 PASS_START, FIRST_END, PASS_END, NUM_PASS_COLUMNS = range(4)
 
 # numbers: int64 [NUM_NUMBERS], clock and releases. Prefill role: PREFILLED_HEAD and PREFILLED_TAIL chain, by WAIT_NEXT, the
-# requests that ended in the passes of this instant. Decode role: see handoff. GIVEN_UP: 0, or why the run must start anew,
-# with requests taken one by one (FOR_EXPLICIT) or with its cache (FOR_CACHE). moments: float64 [NUM_MOMENTS], ms. For
-# NUM_READY and what follows, TICK and HIT_RATE_SUM see pass_records.
+# requests that ended in the passes of this instant; PREFILLED_SILENT is the one that the next without output follows, NONE:
+# it comes first. Decode role, NUM_ARRIVALS and what follows: see handoff. GIVEN_UP: 0, or why the run must start anew, with
+# requests taken one by one (FOR_EXPLICIT) or with its cache (FOR_CACHE). moments: float64 [NUM_MOMENTS], ms. For NUM_READY
+# and what follows, TICK and HIT_RATE_SUM see pass_records.
 (FIRST_REPLICA, LAST_REPLICA, NEXT_SESSION, SESSION_STRIDE, NUM_SESSIONS, IN_FLIGHT_CAP, ROUTED, EXACT_HORIZON, THINKING,
  FREED_NOW, GAPS_USED, MISS_N, MISS_A, MISS_B, COMMITTED_PREFILL, EVENTS_LEFT, NUM_DONE, NUM_DRAWS,
- PREFILLED_HEAD, PREFILLED_TAIL, STAGE, ASKING, NUM_RESERVED, NUM_ROUNDS, GIVEN_UP,
- NUM_READY, ARRIVED, COMPLETED, COMPLETED_INPUT, COMPLETED_OUTPUT, ADMITTED, NUM_NUMBERS) = range(32)  # fmt: skip
+ PREFILLED_HEAD, PREFILLED_TAIL, PREFILLED_SILENT, STAGE, ASKING, NUM_RESERVED, NUM_ROUNDS, GIVEN_UP,
+ NUM_ARRIVALS, NUM_DEPARTURES, LATER, LATER_HEAD, LATER_TAIL,
+ NUM_READY, ARRIVED, COMPLETED, COMPLETED_INPUT, COMPLETED_OUTPUT, ADMITTED, NUM_NUMBERS) = range(38)  # fmt: skip
 FOR_EXPLICIT, FOR_CACHE = 1, 2
 NOW, STOP_AFTER, LAST_EVENT, TICK, HIT_RATE_SUM, NUM_MOMENTS = range(6)
 

@@ -11,11 +11,14 @@ from workers.replay.backends.admission import is_admissible
 from workers.replay.compiled import inner
 from workers.replay.kv_cache import match, pin, register, release, take
 from workers.replay.state import (
+    ARRIVED_HEAD,
+    ARRIVED_TAIL,
     BACKEND,
     BLOCK_SIZE,
     HELD,
     HELD_BLOCKS,
     MAX_SEQS,
+    NEW_NEXT,
     NONE,
     NUM_RESERVED,
     NUM_RUNNING,
@@ -79,9 +82,14 @@ def reserve(st, s, r):  # type: ignore[no-untyped-def]
 
 @inner
 def activate(st, s, r):  # type: ignore[no-untyped-def]
-    """The KV of request r has landed on rank s: its full blocks can be found, and it may run from the next pass on."""
-    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
-    register(st, s, r, whole_blocks(limits, req[r, PROMPT]))
+    """The KV of request r has landed on rank s: it may run from the next pass on."""
+    rank, req = ranks_of(st), requests_of(st)
+    req[r, NEW_NEXT] = NONE
+    if rank[s, ARRIVED_HEAD] == NONE:
+        rank[s, ARRIVED_HEAD] = r
+    else:
+        req[rank[s, ARRIVED_TAIL], NEW_NEXT] = r
+    rank[s, ARRIVED_TAIL] = r
     before, after = NONE, rank[s, WAIT_HEAD]
     while after != NONE and req[after, RESERVED_AS] < req[r, RESERVED_AS]:
         before, after = after, req[after, WAIT_NEXT]
@@ -93,6 +101,18 @@ def activate(st, s, r):  # type: ignore[no-untyped-def]
     if after == NONE:
         rank[s, WAIT_TAIL] = r
     rank[s, NUM_WAITING] += 1
+
+
+@inner
+def publish_arrived(st, s):  # type: ignore[no-untyped-def]
+    """A pass of rank s begins: the full blocks of what has landed since the last one can be found."""
+    limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
+    r = rank[s, ARRIVED_HEAD]
+    rank[s, ARRIVED_HEAD] = NONE
+    while r != NONE:
+        after = req[r, NEW_NEXT]
+        register(st, s, r, whole_blocks(limits, req[r, PROMPT]))
+        r = after
 
 
 @inner

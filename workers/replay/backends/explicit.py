@@ -147,11 +147,20 @@ def _serve_running(st, s, defer):  # type: ignore[no-untyped-def]
             budget += refund
             if not kept:
                 break
-            charge = min(tokens + drafts, budget) if is_decoding else tokens
+            charge = min(tokens + _drafts_within_context(st, r, drafts), budget) if is_decoding else tokens
             _schedule(st, s, r, req[r, COMPUTED], tokens, charge)
             budget -= charge
         r = req[r, RUN_NEXT]
     return budget, preempted
+
+
+@inner
+def _drafts_within_context(st, r, drafts):  # type: ignore[no-untyped-def]
+    """Drafts that can be verified before the context limit."""
+    limits, req = limits_of(st), requests_of(st)
+    if limits[CONTEXT_LENGTH] == NONE:
+        return drafts
+    return max(0, min(drafts, limits[CONTEXT_LENGTH] - req[r, PROMPT] - req[r, GENERATED] - 1))
 
 
 @inner
@@ -166,6 +175,8 @@ def _admit(st, s, now, budget, defer):  # type: ignore[no-untyped-def]
         if req[r, RESERVED_AS] > 0:
             run_arrived(st, s, waits_behind, r, now)
             _schedule(st, s, r, req[r, PROMPT], 0, 0)
+            if budget <= 0:
+                return
             continue
         if can_never_run(st, r):
             refuse(st, s, r)
@@ -314,6 +325,8 @@ def commit(st, s, end):  # type: ignore[no-untyped-def]
             req[r, COMPUTED] = req[r, PROMPT] + req[r, GENERATED] - 1
             if tokens > 1:
                 register(st, s, r, whole_blocks(limits, req[r, COMPUTED]))
+            if limits[NUM_DRAFTS] > 0:
+                _give_back_drafts(st, s, r)
         r = req[r, RUN_NEXT]
     r = rank[s, RUN_HEAD]
     while r != NONE:
@@ -325,6 +338,17 @@ def commit(st, s, end):  # type: ignore[no-untyped-def]
             leave(st, s, r, req[r, COMPUTED], req[r, HELD], end)
         r = after
     finish_refused(st, s, end)
+
+
+@inner
+def _give_back_drafts(st, s, r):  # type: ignore[no-untyped-def]
+    """Blocks taken for drafts of request r that were not accepted are free again."""
+    rank, req = ranks_of(st), requests_of(st)
+    spare = req[r, HELD] - blocks_for(limits_of(st), req[r, PROMPT] + req[r, GENERATED])
+    if spare > 0:
+        req[r, HELD] -= spare
+        rank[s, FREE_BLOCKS] += spare
+        rank[s, HELD_BLOCKS] -= spare
 
 
 @inner

@@ -40,6 +40,7 @@ from workers.replay.state import (
     NUM_DP,
     NUM_RUNNING,
     NUM_WAITING,
+    OTHERS_WAIT,
     PREFILL_DECODE_INTERVAL,
     PREFILL_ISL,
     PREFILL_N,
@@ -48,6 +49,7 @@ from workers.replay.state import (
     PROMPT,
     QUIET_HEAD,
     RATIO,
+    RATIO_FLOOR,
     RATIO_START,
     REFUSED,
     REFUSED_HEAD,
@@ -68,7 +70,9 @@ from workers.replay.state import (
 def begin(st, s, now):  # type: ignore[no-untyped-def]
     """Start a pass of rank s; see state for the contract.
 
-    When the prefix tree is out of nodes the pass has no effect, so that the loop stops and the host can enlarge it.
+    While others wait for room on a decode rank, it does not prefill what it retracted; with nothing to decode either, its
+    ratio falls to the floor. When the prefix tree is out of nodes the pass has no effect, so that the loop stops and the
+    host can enlarge it.
     """
     limits, rank = limits_of(st), ranks_of(st)
     for column in (PREFILL_N, PREFILL_ISL, PREFILL_PREFIX, DECODE_N, DECODE_CONTEXT, GAP_N, EFFECT, CUTTABLE, LAZY):
@@ -81,7 +85,10 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
     may_prefill = rank[s, NUM_WAITING] > 0 and not _is_gated(st, s)
     if rank[s, ARRIVED_HEAD] != NONE:
         run_arrived(st, s, now)
-    if may_prefill and rank[s, WAIT_HEAD] != NONE:
+    if rank[s, OTHERS_WAIT] == 1:
+        if rank[s, NUM_RUNNING] == 0:
+            sgl_reals_of(st)[s, RATIO] = sgl_reals_of(st)[s, RATIO_FLOOR]
+    elif may_prefill and rank[s, WAIT_HEAD] != NONE:
         form_batch(st, s, now)
     steps = 1
     if rank[s, PREFILL_N] > 0:

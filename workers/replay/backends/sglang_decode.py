@@ -59,6 +59,7 @@ from workers.replay.state import (
     NUM_LONG,
     NUM_RUNNING,
     NUM_WAITING,
+    OTHERS_WAIT,
     OUTPUT,
     PROMISED,
     PROMPT,
@@ -124,7 +125,7 @@ def plan_decode(st, s):  # type: ignore[no-untyped-def]
         return 1
     steps = min(_next_due(st, s) - rank[s, STEP], crossing)
     steps = _steps_that_fit(st, s, steps)
-    if rank[s, NUM_WAITING] > 0 and n < limits[MAX_SEQS]:
+    if rank[s, NUM_WAITING] > 0 and n < limits[MAX_SEQS] and rank[s, OTHERS_WAIT] == 0:
         steps = _steps_until_admission(st, s, steps)
     return steps
 

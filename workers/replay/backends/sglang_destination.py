@@ -82,9 +82,8 @@ def reserve(st, s, r):  # type: ignore[no-untyped-def]
 
 @inner
 def activate(st, s, r):  # type: ignore[no-untyped-def]
-    """The KV of request r has landed on rank s: it enters the tree, and the request may run from the next pass on."""
+    """The KV of request r has landed on rank s: the request may run from the next pass on."""
     rank, req = ranks_of(st), requests_of(st)
-    publish(st, s, r, req[r, PROMPT])
     req[r, WAIT_NEXT] = NONE
     if rank[s, ARRIVED_TAIL] == NONE:
         rank[s, ARRIVED_HEAD] = r
@@ -96,7 +95,10 @@ def activate(st, s, r):  # type: ignore[no-untyped-def]
 
 @inner
 def run_arrived(st, s, now):  # type: ignore[no-untyped-def]
-    """Arrived requests of rank s join its decode batch while slots last; those without output hold one for this pass."""
+    """Arrived requests of rank s join its decode batch while slots last; those without output hold one for this pass.
+
+    Only now their prompts enter the tree.
+    """
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     quiet = 0
     r = rank[s, ARRIVED_HEAD]
@@ -104,6 +106,7 @@ def run_arrived(st, s, now):  # type: ignore[no-untyped-def]
         rank[s, ARRIVED_HEAD] = req[r, WAIT_NEXT]
         rank[s, NUM_WAITING] -= 1
         note_queued(st, s, r, -1)
+        publish(st, s, r, req[r, PROMPT])
         note_admission(st, r, now, 0)
         if req[r, OUTPUT] > 0:
             join_decode(st, s, r)
@@ -142,5 +145,6 @@ def finish_quiet(st, s, end):  # type: ignore[no-untyped-def]
 
 @inner
 def release_source(st, s, r):  # type: ignore[no-untyped-def]
-    """The destination runs: prefill rank s frees the pages of prompt r outside the tree and unlocks its path."""
+    """The destination runs: prefill rank s frees the pages of prompt r outside the tree, uses and unlocks its path."""
+    publish(st, s, r, requests_of(st)[r, PROMPT])
     release(st, s, r, requests_of(st)[r, HELD])

@@ -26,12 +26,13 @@ from workers.replay.backends.decoding import (
     unmark_due,
     unschedule,
 )
-from workers.replay.backends.destination import next_waiting, run_arrived
+from workers.replay.backends.destination import next_waiting, publish_arrived, run_arrived
 from workers.replay.compiled import inner
 from workers.replay.kv_cache import register, release, take
 from workers.replay.pass_records import note_decoding
 from workers.replay.router import note_first_token
 from workers.replay.state import (
+    ARRIVED_HEAD,
     BLOCK_SIZE,
     CHUNKED,
     COMPUTED,
@@ -107,6 +108,8 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
     rank[s, EFFECT] = 1
     rank[s, LAZY] = 0
     rank[s, CUTTABLE] = 0
+    if rank[s, ARRIVED_HEAD] != NONE:
+        publish_arrived(st, s)
     if limits[EXPLICIT] == 1:
         return explicit.begin(st, s, now)
     decoding = rank[s, NUM_DECODING]
@@ -292,6 +295,8 @@ def _admit(st, s, budget, now):  # type: ignore[no-untyped-def]
             run_arrived(st, s, before, r, now)
             _compute(st, s, r, req[r, PROMPT], req[r, PROMPT])
             changed = True
+            if budget <= 0:
+                break
             continue
         if can_never_run(st, r):
             refuse(st, s, r)

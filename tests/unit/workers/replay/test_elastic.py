@@ -7,7 +7,7 @@ import pytest
 
 from tests.reference.elastic import PlainElastic
 from tests.reference.elastic import replay_elastic as plain_elastic
-from tests.reference.random_cases import Backend, Mode, assert_agree, random_case
+from tests.reference.random_cases import Backend, Mode, assert_agree, random_case, seeds
 from tests.reference.random_scaler import RandomScaler
 from workers.errors import StuckError
 from workers.planner.observation import Observation
@@ -60,17 +60,15 @@ def assert_same_course(fleet: Fleet, batch: RequestBatch, seed: int) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("first_seed", range(0, 80, 20))
-def test_elastic_random_aggregated_case_agrees_with_plain_replay(backend: Backend, first_seed: int) -> None:
-    for seed in range(first_seed, first_seed + 20):
+def test_elastic_random_aggregated_case_agrees_with_plain_replay(backend: Backend) -> None:
+    for seed in seeds(0, 80):
         fleet, batch = random_case(seed, backend)
         assert_same_course(fleet, batch, seed)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("first_seed", range(0, 60, 20))
-def test_elastic_random_disaggregated_case_agrees_with_plain_replay(backend: Backend, first_seed: int) -> None:
-    for seed in range(first_seed, first_seed + 20):
+def test_elastic_random_disaggregated_case_agrees_with_plain_replay(backend: Backend) -> None:
+    for seed in seeds(0, 60):
         fleet, batch = random_case(seed, backend, "disaggregated")
         assert_same_course(fleet, batch, seed)
 
@@ -80,7 +78,7 @@ def test_elastic_random_disaggregated_case_agrees_with_plain_replay(backend: Bac
     [(backend, "aggregated") for backend in BACKENDS] + [("vllm", "disaggregated"), ("trtllm", "disaggregated")],
 )
 def test_elastic_random_routed_case_agrees_with_plain_replay(backend: Backend, mode: Mode) -> None:
-    for seed in range(100, 120):
+    for seed in seeds(100, 20):
         fleet, batch = random_case(seed, backend, mode)
         temperature = (0.0, 0.0, 0.5)[seed % 3]
         assert_same_course(replace(fleet, router=KvRouter(temperature=temperature, seed=seed)), batch, seed)

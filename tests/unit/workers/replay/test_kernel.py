@@ -7,7 +7,7 @@ import pytest
 
 from tests.golden import files
 from tests.reference.plain_replay import replay as plain_replay
-from tests.reference.random_cases import Backend, assert_agree, random_case
+from tests.reference.random_cases import Backend, assert_agree, random_case, seeds
 from workers.cases import read_case
 from workers.errors import StoppedError, StuckError
 from workers.replay import metrics
@@ -52,9 +52,8 @@ def fleet_of(**changes: object) -> Fleet:
 
 
 @pytest.mark.parametrize("backend", BLOCKWISE)
-@pytest.mark.parametrize("first_seed", range(0, 120, 20))
-def test_replay_random_case_agrees_with_plain_replay(backend: Backend, first_seed: int) -> None:
-    for seed in range(first_seed, first_seed + 20):
+def test_replay_random_case_agrees_with_plain_replay(backend: Backend) -> None:
+    for seed in seeds(0, 120):
         fleet, batch = random_case(seed, backend)
         plain, ours = outcome_of(plain_replay, fleet, batch), outcome_of(replay, fleet, batch)
         assert (plain is None) == (ours is None), seed

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.reference.plain_replay import replay as plain_replay
-from tests.reference.random_cases import assert_agree, random_case
+from tests.reference.random_cases import assert_agree, random_case, seeds
 from workers.errors import StuckError
 from workers.replay.arrays import build, radix_overflow
 from workers.replay.fleet import Fleet, Pool
@@ -174,7 +174,7 @@ def tight_case(seed: int) -> tuple[Fleet, RequestBatch]:
 @pytest.mark.parametrize("is_tight", [False, True])
 def test_sglang_replay_random_cases_agree_with_plain_replay(is_tight: bool) -> None:
     readmissions = stuck = 0
-    for seed in range(200):
+    for seed in seeds(0, 200):
         fleet, batch = tight_case(seed) if is_tight else random_case(seed, "sglang")
         try:
             expected = plain_replay(fleet, batch)
@@ -186,7 +186,7 @@ def test_sglang_replay_random_cases_agree_with_plain_replay(is_tight: bool) -> N
         assert_agree(replay(fleet, batch), expected)
         readmissions += int(np.maximum(expected.admissions - 1, 0).sum())
     assert readmissions > 0
-    assert stuck < 50
+    assert stuck < 0.25 * len(seeds(0, 200))
 
 
 def test_sglang_replay_with_few_radix_nodes_reports_overflow_and_default_room_suffices() -> None:
