@@ -1,7 +1,7 @@
 """The Celery entry: `celery -A workers.main worker`.
 
-The replay kernel is compiled once, in the main process, before it forks; each pool process then starts warm, drops the
-database connections that it inherited, and computes with one thread.
+The replay kernel is loaded in the main process before it forks, compiled first by processes of their own where it is not on
+disk; each pool process then starts warm, drops the database connections that it inherited, and computes with one thread.
 """
 
 import os
@@ -26,6 +26,7 @@ from app.queue import celery as app  # noqa: E402
 from app.queue import forget_broker  # noqa: E402
 from app.telemetry import start_tracing, stop_tracing  # noqa: E402
 from workers import lease, tasks  # noqa: E402
+from workers.replay import compiled  # noqa: E402
 from workers.replay.reports import warm  # noqa: E402
 from workers.rescue import rescuer  # noqa: E402
 from workers.timing.aic import persist_rest  # noqa: E402
@@ -38,6 +39,7 @@ _rescuer, _watchdog = rescuer(), watchdog()
 @worker_init.connect  # type: ignore[untyped-decorator]
 def _warm_up(**_: Any) -> None:
     configure_logging()
+    compiled.prepare()
     warm()
 
 

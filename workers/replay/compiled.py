@@ -3,17 +3,17 @@
 numba keeps compiled code per file and does not notice when a function that was inlined from another file has changed.
 The directory is therefore named after all sources that compiled code can come from: the modules that import this one and
 whatever they import. Any change there compiles anew, nothing stale is ever loaded. The name
-depends on what the sources say and not on where they lie, so that a second clone, a container layer or another host may
-use it. It is `kernels` in the cache folder (SPICA_CACHE_DIR), unless NUMBA_CACHE_DIR names another.
+depends on what the sources say and not on where they lie, so that a second clone, a container layer or another host with
+the same kind of core may use it. It is `kernels` in the cache folder (SPICA_CACHE_DIR), unless NUMBA_CACHE_DIR names another.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,16 @@ import llvmlite.binding
 import numba
 from numba.core.caching import UserProvidedCacheLocator
 
+from workers.replay.inner_code import OPTIONS, InnerCompiler
+from workers.replay.kernel_process import AGGREGATED, DISAGGREGATED, have_compiled
 from workers.replay.tables import IS_CHECKED
 from workers.timing import disk_cache
 
 _ROOT = Path(__file__).parents[2]
 _IMPORT = re.compile(r"^from (workers[.\w]*) import ([^(\n]*)", re.MULTILINE)
 VERSIONS_KEPT = 4
+
+_compiles_here = threading.Event()
 
 
 class KernelCacheLocator(UserProvidedCacheLocator):
@@ -61,7 +65,8 @@ def _imported(root: Path, text: str) -> Iterator[Path]:
 
 def cache_directory(root: Path, parent: Path) -> Path:
     """The folder for these very sources; at most VERSIONS_KEPT folders, the last used, stay below `parent`."""
-    digest = hashlib.sha256(f"{numba.__version__} {IS_CHECKED}".encode())
+    core = f"{llvmlite.binding.get_host_cpu_name()} {llvmlite.binding.get_host_cpu_features().flatten()}"
+    digest = hashlib.sha256(f"{numba.__version__} {IS_CHECKED} {core}".encode())
     for source in compiled_sources(root):
         digest.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
     directory = parent / digest.hexdigest()[:16]
@@ -76,17 +81,26 @@ def cache_directory(root: Path, parent: Path) -> Path:
 
 
 def compile_once(function: Any, *arguments: object) -> None:
-    """Have an entry ready for arguments of these types: of several processes one compiles, the others wait and load.
+    """Have an entry ready for arguments of these types: loaded, after another process has compiled it if need be.
 
-    Without a lock, each process of a pool that meets its first replay would spend the same minutes.
+    A process that compiled it itself would keep the compiler's memory, several times its own.
     """
     if function.signatures:
         return
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            lock = stack.enter_context(open(Path(numba.config.CACHE_DIR) / ".compiling", "w"))  # type: ignore[attr-defined]
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        function.compile(tuple(numba.typeof(argument) for argument in arguments))  # type: ignore[no-untyped-call]
+    prepare(DISAGGREGATED if ".handoff" in function.__module__ else AGGREGATED)
+    function.compile(tuple(numba.typeof(argument) for argument in arguments))  # type: ignore[no-untyped-call]
+
+
+def prepare(loop: str = AGGREGATED) -> None:
+    """Have a loop, and what replays with it take, on disk. If that fails, this process compiles what it comes to."""
+    folder = Path(numba.config.CACHE_DIR)  # type: ignore[attr-defined]
+    if not _compiles_here.is_set() and not have_compiled(folder, loop):
+        compile_here()
+
+
+def compile_here() -> None:
+    """From now on this process compiles what is not on disk."""
+    _compiles_here.set()
 
 
 def _parent() -> Path:
@@ -104,6 +118,7 @@ numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelCacheLocator.__name__}"
 
 _Decorator = Callable[[Callable[..., Any]], Any]
 _COMMON: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+_INNER: dict[str, Any] = {"pipeline_class": InnerCompiler, **OPTIONS}
 
 entry: _Decorator = _njit(cache=True, **_COMMON)
 """For functions that Python calls: compiled code is kept on disk."""
@@ -111,12 +126,12 @@ entry: _Decorator = _njit(cache=True, **_COMMON)
 bare_entry: _Decorator = _njit(cache=True, _nrt=False, **_COMMON)
 """As `entry`, for functions that allocate nothing; see `inner`."""
 
-allocating: _Decorator = _njit(**_COMMON)
+allocating: _Decorator = _njit(**_INNER, **_COMMON)
 """For functions that compiled functions call and that make arrays of their own."""
 
-summing: _Decorator = _njit(_nrt=False, fastmath={"reassoc", "nnan", "nsz"}, **_COMMON)
+summing: _Decorator = _njit(_nrt=False, fastmath={"reassoc", "nnan", "nsz"}, **_INNER, **_COMMON)
 """As `inner`, for loops over numbers (never NaN) that may be added up in any fixed order, several at once."""
 
-inner: _Decorator = _njit(_nrt=False, **_COMMON)
+inner: _Decorator = _njit(_nrt=False, **_INNER, **_COMMON)
 """For functions that compiled functions call. They allocate nothing, so no reference counts are kept: counting the
 arrays of the address book took most of the time."""

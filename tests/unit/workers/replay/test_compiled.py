@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from workers.replay import event_loop
-from workers.replay.compiled import VERSIONS_KEPT, KernelCacheLocator, cache_directory
+from workers.replay.compiled import VERSIONS_KEPT, KernelCacheLocator, cache_directory, entry, inner
 
 _MARK = "from workers.replay.compiled import inner\n"
 
@@ -59,3 +59,19 @@ def test_cache_of_a_kernel_lies_in_the_folder_of_these_sources() -> None:
     locator = event_loop.run._cache._impl.locator
     assert isinstance(locator, KernelCacheLocator)
     assert Path(locator.get_cache_path()).name == "workers.replay"
+
+
+@inner
+def _sum(one, other):  # type: ignore[no-untyped-def]
+    return one + other
+
+
+@entry
+def _doubled(one):  # type: ignore[no-untyped-def]
+    return _sum(one, one)
+
+
+def test_inner_function_is_taken_in_by_compiled_code_and_refused_to_python() -> None:
+    assert _doubled(21) == 42
+    with pytest.raises(TypeError):
+        _sum(1, 2)

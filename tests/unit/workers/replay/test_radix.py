@@ -5,18 +5,15 @@ import pytest
 
 from tests.reference.radix_tree import Node, Tokens
 from tests.reference.radix_tree import RadixTree as PlainTree
+from workers.replay import radix
+from workers.replay.compiled import bare_entry
 from workers.replay.page_runs import END_PAGE, RUN_NAME, page_runs
-from workers.replay.radix import (
-    EVICTABLE_PAGES,
-    FREE_PAGES,
-    OVERFLOW,
-    RadixTree,
-    evict,
-    insert_prefix,
-    lock_prefix,
-    matched_pages,
-    new_tree,
-    unlock,
+from workers.replay.radix import EVICTABLE_PAGES, FREE_PAGES, OVERFLOW, RadixTree, new_tree
+
+# Only compiled code calls these; here Python does.
+evict, insert_prefix, lock_prefix, matched_pages, unlock = (
+    bare_entry(each.py_func)
+    for each in (radix.evict, radix.insert_prefix, radix.lock_prefix, radix.matched_pages, radix.unlock)
 )
 
 Spans = list[tuple[int, int]]
