@@ -40,11 +40,13 @@ def build(
     router: KvRouter | None = None,
     *,
     full_cache: bool = True,
+    in_order: bool = False,
 ) -> State:
     """State of a replay at time 0, without step times. Array meanings: see state.
 
     radix_nodes: room of SGLang's radix trees, None for a size that suffices for most loads; see `radix_overflow`.
     full_cache: False to leave the prefix cache out where nothing can be found in it before a request is preempted.
+    in_order: for `cohorts` and `handoff_cohorts`, which need neither cache nor queues; see `order_queues`.
     """
     output = effective_output(pool, batch)
     by_block = has_single_blocks(pool, batch, router is not None)
@@ -54,10 +56,8 @@ def build(
     limits = _limits(pool, batch)
     if not full_cache and router is None and pool.prefix_caching and tree.num_nodes == 0 and pool.backend != "sglang":
         limits[state.CACHING], limits[state.UNSHARED] = 0, 1
-    extents, copies, first_own = _extents(pool, batch, tree, num_ranks, limits, by_block)
-    requests, stamps = _requests_and_stamps(batch, output, tree, first_own)
+    requests, stamps = _requests_and_stamps(batch, output, tree)
     thinkers = 0 if found.is_plain else found.first.size
-    rings = num_ranks * 2 * (int(limits[state.RING_MASK]) + 1)
     st = State(
         limits=limits,
         ranks=_ranks(pool, num_ranks),
@@ -70,13 +70,17 @@ def build(
         thinkers=np.zeros((thinkers, 2)),
         gaps=np.empty((_FIRST_GAPS, 4)),
         acceptance=np.array(pool.acceptance, dtype=np.float64),
-        extents=extents,
         paths=tree.paths,
-        copies=copies,
-        growth=np.zeros(num_ranks * pool.block_size, dtype=np.int32),
-        ring=np.full(rings, state.NONE, dtype=np.int32),
-        due_bits=np.zeros(rings // 128, dtype=np.uint64),
     )
+    if in_order:
+        return st
+    st["extents"], st["copies"], requests[:, state.OWN_EXTENT] = _extents(
+        pool, batch, tree, num_ranks, limits, by_block
+    )
+    rings = num_ranks * 2 * (int(limits[state.RING_MASK]) + 1)
+    st["growth"] = np.zeros(num_ranks * pool.block_size, dtype=np.int32)
+    st["ring"] = np.full(rings, state.NONE, dtype=np.int32)
+    st["due_bits"] = np.zeros(rings // 128, dtype=np.uint64)
     if pool.backend == "sglang":
         add_sglang(st, pool, batch, radix_nodes)
     if router is not None:
@@ -105,7 +109,7 @@ def order_handoffs(pre: State, dec: State) -> None:
     targets = dec["targets"]
     targets[:, state.REQUEST_HEAD] = targets[:, state.TRAVEL_HEAD] = np.arange(len(targets))
     dec["sources"][:, state.FREE_HEAD] = 0
-    dec["handoffs"] = np.zeros((1, state.NUM_HANDOFF_COLUMNS), dtype=np.int64)
+    dec["handoffs"][:, state.CACHED_TOKENS] = 0
     dec["handed"] = np.empty(len(dec["requests"]), dtype=np.int32)
 
 
@@ -248,7 +252,7 @@ _fresh = Kept[tuple[NDArray[np.int32], NDArray[np.float64]]](_KEPT_TREES)
 
 
 def _requests_and_stamps(
-    batch: RequestBatch, output: NDArray[np.int64], tree: PrefixTree, first_own: NDArray[np.int64]
+    batch: RequestBatch, output: NDArray[np.int64], tree: PrefixTree
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Rows of requests before anything has happened: copies of what is kept per batch and tree."""
     requests, stamps = _fresh.of(
@@ -257,7 +261,6 @@ def _requests_and_stamps(
     requests = requests.copy()
     if output is not batch.output_tokens:
         requests[:, state.OUTPUT] = output
-    requests[:, state.OWN_EXTENT] = first_own
     return requests, stamps.copy()
 
 

@@ -72,7 +72,7 @@ def _finished(
     explicit, radix_nodes, full_cache = False, None, False
     exact = facts_of(batch).asks_each_decode
     if fleet.router is None and hands_over_in_order(*pools, batch):
-        sides = sides_of(fleet, pools, batch, None, full_cache=False)
+        sides = sides_of(fleet, pools, batch, None, in_order=True)
         order_handoffs(sides[0].st, sides[1].st)
         if drive_both(sides, exact, check_stop, handoff_cohorts.run) == passes.FINISHED:
             return sides
@@ -101,12 +101,15 @@ def sides_of(
     radix_nodes: int | None,
     *,
     full_cache: bool = True,
+    in_order: bool = False,
 ) -> tuple[Side, Side]:
     """Both sides at time 0; the arguments are those of `arrays.build`."""
     prefill, decode = pools
-    pre = build(prefill, prompts_of(batch), radix_nodes, fleet.router, full_cache=full_cache)
-    dec = build(decode, batch, radix_nodes, fleet.router, full_cache=full_cache)
-    _add_handoffs(dec, fleet.transfer, prefill.replicas * prefill.attention_dp)
+    pre, dec = (
+        build(pool, load, radix_nodes, fleet.router, full_cache=full_cache, in_order=in_order)
+        for pool, load in ((prefill, prompts_of(batch)), (decode, batch))
+    )
+    _add_handoffs(dec, fleet.transfer, prefill.replicas * prefill.attention_dp, 1 if in_order else batch.num_requests)
     sides = Side(prefill, step_table(prefill.step_times), pre), Side(decode, step_table(decode.step_times), dec)
     for side in sides:
         side.st["numbers"][state.LAST_REPLICA] = side.pool.replicas
@@ -128,11 +131,10 @@ def prompts_of(batch: RequestBatch) -> RequestBatch:
     return _prompts.of((batch,), without_rest, weight=batch.num_requests)
 
 
-def _add_handoffs(dec: State, transfer: Transfer, num_sources: int) -> None:
-    """Fill the hand-over's arrays at time 0."""
-    num = len(dec["requests"])
-    dec["handoffs"] = np.full((num, state.NUM_HANDOFF_COLUMNS), state.NONE, dtype=np.int64)
-    dec["lands"] = np.full(num, np.inf)
+def _add_handoffs(dec: State, transfer: Transfer, num_sources: int, num_kept: int) -> None:
+    """Fill the hand-over's arrays at time 0, with rows for `num_kept` requests."""
+    dec["handoffs"] = np.full((num_kept, state.NUM_HANDOFF_COLUMNS), state.NONE, dtype=np.int64)
+    dec["lands"] = np.full(len(dec["requests"]), np.inf)
     dec["targets"] = np.full((len(dec["ranks"]), state.NUM_TARGET_COLUMNS), state.NONE, dtype=np.int64)
     dec["targets"][:, state.MAY_SERVE] = 0
     dec["sources"] = np.full((num_sources, state.NUM_SOURCE_COLUMNS), state.NONE, dtype=np.int64)

@@ -114,23 +114,18 @@ def _run(
 ) -> State:
     """The state after one whole run; started anew with queues, cache or larger radix trees when it turns out to need them."""
     table = step_table(pool.step_times)
+    if router is None and serves_in_order(pool, batch):
+        st = build(pool, batch, in_order=True)
+        order_queues(st)
+        if drive(st, pool, table, facts_of(batch).asks_each_decode, should_stop, cohorts.run) == passes.FINISHED:
+            return st
     radix_nodes: int | None = None
     full_cache = False
-    in_order = router is None and serves_in_order(pool, batch)
     while True:
         st = build(pool, batch, radix_nodes, router, full_cache=full_cache)
         if silent is not None:
             st["requests"][:, state.SILENT] = silent
         try:
-            if in_order:
-                order_queues(st)
-                if (
-                    drive(st, pool, table, facts_of(batch).asks_each_decode, should_stop, cohorts.run)
-                    == passes.FINISHED
-                ):
-                    return st
-                in_order = False
-                continue
             if advance(st, pool, table, batch, should_stop):
                 return st
             full_cache = True

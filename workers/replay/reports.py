@@ -28,7 +28,7 @@ class Report:
 
     metrics: Mapping[str, Metric]
     course: Timeline
-    step_time_residual: float
+    step_time_residual: float = 0.0
 
 
 class Reports:

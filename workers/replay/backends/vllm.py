@@ -32,7 +32,6 @@ from workers.replay.kv_cache import register, release, take
 from workers.replay.pass_records import note_decoding
 from workers.replay.router import note_first_token
 from workers.replay.state import (
-    ARRIVED_HEAD,
     BLOCK_SIZE,
     CHUNKED,
     COMPUTED,
@@ -108,8 +107,7 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
     rank[s, EFFECT] = 1
     rank[s, LAZY] = 0
     rank[s, CUTTABLE] = 0
-    if rank[s, ARRIVED_HEAD] != NONE:
-        publish_arrived(st, s)
+    publish_arrived(st, s)
     if limits[EXPLICIT] == 1:
         return explicit.begin(st, s, now)
     decoding = rank[s, NUM_DECODING]

@@ -44,7 +44,7 @@ def random_case(seed: int) -> tuple[Fleet, RequestBatch]:
 
 def finishes_by_counters(fleet: Fleet, batch: RequestBatch) -> bool:
     """Whether the counters alone bring a replay to its end."""
-    sides = sides_of(fleet, pools_of(fleet), batch, None, full_cache=False)
+    sides = sides_of(fleet, pools_of(fleet), batch, None, in_order=True)
     order_handoffs(sides[0].st, sides[1].st)
     return drive_both(sides, True, lambda: None, handoff_cohorts.run) == passes.FINISHED
 
