@@ -26,7 +26,6 @@ from app.queue import celery as app  # noqa: E402
 from app.queue import forget_broker  # noqa: E402
 from app.telemetry import start_tracing, stop_tracing  # noqa: E402
 from workers import lease, tasks  # noqa: E402
-from workers.replay import compiled  # noqa: E402
 from workers.replay.reports import warm  # noqa: E402
 from workers.rescue import rescuer  # noqa: E402
 from workers.timing.aic import persist_rest  # noqa: E402
@@ -39,7 +38,6 @@ _rescuer, _watchdog = rescuer(), watchdog()
 @worker_init.connect  # type: ignore[untyped-decorator]
 def _warm_up(**_: Any) -> None:
     configure_logging()
-    compiled.prepare()
     warm()
 
 

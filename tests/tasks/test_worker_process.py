@@ -91,7 +91,7 @@ def _clean(crew: Crew, empty_tables: None) -> None:
     """No rows and no messages of the test before."""
 
 
-def _until(holds: Callable[[], bool], seconds: float = 180) -> None:
+def _until(holds: Callable[[], bool], seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "did not happen in time"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from workers.memory import keep_freed_memory
-from workers.replay import state, step_table
+from workers.replay import compiled, state, step_table
 from workers.replay.fleet import Fleet, Pool
 from workers.replay.loop import ShouldStop, replay, run_part
 from workers.replay.metrics import Metric, Sla
@@ -80,9 +80,10 @@ def moments_of(st: State) -> Moments:
 def warm() -> None:
     """Compile or load what aggregated fleets need, by tiny replays; call before a process pool forks.
 
-    The loop of disaggregated fleets is as large again: it is compiled, once per machine, by the first replay that needs it.
+    The loop of disaggregated fleets is as large again: the first replay that needs it loads it.
     """
     keep_freed_memory()
+    compiled.prepare()
     step_table.warm()
     times = FixedTimes(1.0, 1.0)
     pool = Pool("agg", "vllm", 1, 1, 1, 8, 16, 64, 4, times)
