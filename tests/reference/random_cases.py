@@ -5,17 +5,19 @@ Some cases are stuck by design (pool too small): then both sides must raise Stuc
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from itertools import count
 from typing import Literal
 
 import numpy as np
+import pytest
 from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tests.reference.step_times import ConstantTimes, GrowingTimes
 from workers.replay.fleet import Fleet, Pool, RoleName, StepTimes, Transfer
+from workers.replay.metrics import Metric
 from workers.replay.outcomes import Outcomes
 from workers.traffic.requests import RequestBatch
 
@@ -164,6 +166,13 @@ def assert_agree(ours: Outcomes, plain: Outcomes) -> None:
             a, b = getattr(ours, field.name), getattr(plain, field.name)
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9, err_msg=field.name)
     np.testing.assert_allclose(_gaps(ours), _gaps(plain), rtol=1e-9, atol=1e-9, err_msg="gap_ms")
+
+
+def assert_same_report(ours: Mapping[str, Metric], expected: Mapping[str, Metric]) -> None:
+    """The same metrics, to 1e-12 relative."""
+    assert ours.keys() == expected.keys()
+    for key, value in expected.items():
+        assert ours[key] == (None if value is None else pytest.approx(value, rel=1e-12, abs=0.0)), key
 
 
 def _gaps(outcomes: Outcomes) -> NDArray[np.float64]:

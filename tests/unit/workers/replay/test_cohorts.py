@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.reference.plain_replay import replay as plain_replay
-from tests.reference.random_cases import Backend, assert_agree
+from tests.reference.random_cases import Backend, assert_agree, assert_same_report
 from tests.reference.step_times import ConstantTimes, GrowingTimes
 from tests.unit.workers.replay.test_kernel import closed_loop
 from workers.errors import StuckError
@@ -101,6 +101,4 @@ def test_replay_many_identical_requests_reports_as_with_queues() -> None:
         (ours,) = replay_many([(fleet, batch)])
         with patch.object(loop, "serves_in_order", lambda *_: False):
             (expected,) = replay_many([(fleet, batch)])
-        assert ours.keys() == expected.keys()
-        for key, value in expected.items():
-            assert ours[key] == (None if value is None else pytest.approx(value, rel=1e-12)), (seed, key)
+        assert_same_report(ours, expected)

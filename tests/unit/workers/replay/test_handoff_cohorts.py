@@ -6,7 +6,7 @@ from unittest.mock import patch
 import numpy as np
 
 from tests.reference.plain_replay import replay as plain_replay
-from tests.reference.random_cases import assert_agree
+from tests.reference.random_cases import assert_agree, assert_same_report
 from tests.unit.workers.replay import test_cohorts
 from tests.unit.workers.replay.test_kernel import closed_loop
 from workers.errors import StuckError
@@ -77,9 +77,7 @@ def test_hand_over_of_identical_requests_reports_as_with_queues() -> None:
             continue
         with patch.object(disaggregated, "hands_over_in_order", lambda *_: False):
             (expected,) = replay_many([(fleet, batch)])
-        assert ours.keys() == expected.keys()
-        for key, value in expected.items():
-            assert ours[key] == value or abs(ours[key] - value) <= 1e-12 * abs(value), (seed, key)  # type: ignore[operator]
+        assert_same_report(ours, expected)
 
 
 def test_engine_short_of_blocks_is_replayed_with_queues() -> None:
