@@ -9,7 +9,7 @@ from app.schemas.status import TrialStatus
 from app.schemas.study import SmartSearchConfig, canonical_json
 from workers.evaluate import evaluate_many
 from workers.plan import plan
-from workers.search.candidate import canonical_json as candidate_json
+from workers.search.candidate import scored
 from workers.search.history import Coverage, Told
 from workers.search.score import Scored
 from workers.search.search import Prepared, Search, prepared
@@ -69,7 +69,7 @@ def space_of(config: SmartSearchConfig) -> Prepared:
 def candidates(study: Study) -> list[Scored]:
     """The feasible trials as ranking sees them."""
     return [
-        Scored(candidate_json(t.deployment), t.deployment.used_gpus, t.score or 0.0, t.objectives, t.rejected)
+        scored(t.deployment, t.score or 0.0, t.objectives, t.rejected)
         for t in study.history
         if t.status == TrialStatus.FEASIBLE
     ]

@@ -13,8 +13,7 @@ import orjson
 from workers.cases import ReferenceCase, read_case
 from workers.errors import EvaluationError
 from workers.replay.elastic import replay_elastic
-from workers.replay.loop import replay
-from workers.replay.metrics import report
+from workers.replay.reports import Reports
 from workers.scaled_reports import scaling_document
 from workers.scaling import new_planner
 
@@ -38,11 +37,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _report(ready: ReferenceCase) -> dict[str, Any]:
-    """The report of a static replay; with a planner, its scale events too."""
+    """The report and the residual of its step times; with a planner, its scale events too."""
     if ready.planner is None:
-        return dict(report(replay(ready.fleet, ready.batch), ready.batch, ready.fleet, ready.sla))
+        found = Reports(ready.sla).of(ready.fleet, ready.batch)
+        return {**found.metrics, "step_time_residual": found.step_time_residual}
     outcome = replay_elastic(ready.fleet, ready.batch, new_planner(ready.planner, ready.fleet))
-    return {**outcome.report(ready.sla), "scaling_events": scaling_document(outcome)["events"]}
+    residual, events = outcome.step_time_residual(), scaling_document(outcome)["events"]
+    return {**outcome.report(ready.sla), "step_time_residual": residual, "scaling_events": events}
 
 
 def _pick(document: Any, case_id: str | None) -> Any:

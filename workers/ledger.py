@@ -20,7 +20,7 @@ from app.db.tables import CandidateRow, StudyRow, TrialRow
 from app.schemas.deployment import Deployment
 from app.schemas.goal import Goal
 from app.schemas.status import ReasonCode, TrialStatus
-from workers.search.candidate import canonical_json
+from workers.search.candidate import scored
 from workers.search.history import Told
 from workers.search.pareto import front_key, front_of
 from workers.search.score import Scored, ranked
@@ -118,8 +118,7 @@ def _results(db: Session, study: StudyRow, since: int) -> list[tuple[int, Scored
 
 def _scored(row: Any, smallest_first: bool) -> Scored:
     tie = (-float(row.goodput or 0.0), float(row.e2e or "inf")) if smallest_first else ()
-    canonical = canonical_json(Deployment.model_validate(row.deployment))
-    return Scored(canonical, row.used_gpus, row.score, tuple(row.objectives), row.rejected, tie)
+    return scored(Deployment.model_validate(row.deployment), row.score, row.objectives, row.rejected, tie)
 
 
 def is_ranking_due(db: Session, study: StudyRow) -> bool:

@@ -16,9 +16,9 @@ from app.schemas.status import TrialStatus
 from app.schemas.study import SmartSearchConfig
 from app.schemas.workload import Workload
 from workers.evaluate import evaluate_many
-from workers.search.candidate import canonical_json
+from workers.search.candidate import scored
 from workers.search.pareto import front_of
-from workers.search.score import Scored, ranked
+from workers.search.score import ranked
 from workers.traffic.workload import TraceFile
 from workers.verdict import Verdict
 
@@ -122,16 +122,16 @@ def _standings(
     config: SmartSearchConfig, leaders: Sequence[Deployment], verdicts: Sequence[Verdict]
 ) -> list[int | bool | None]:
     """Rank among the leaders, or whether still on the front; None for a leader that is no candidate any more."""
-    scored = {
-        at: Scored(canonical_json(leader), leader.used_gpus, verdict.score, verdict.objectives, verdict.rejected)
+    results = {
+        at: scored(leader, verdict.score, verdict.objectives, verdict.rejected)
         for at, (leader, verdict) in enumerate(zip(leaders, verdicts, strict=True))
         if verdict.status == TrialStatus.FEASIBLE and verdict.score is not None
     }
     if config.goal.is_pareto:
-        front = {id(member) for member in front_of(config.goal.objectives, scored.values())}
-        return [id(scored[at]) in front if at in scored else None for at in range(len(leaders))]
-    rank = {id(each): place for place, each in enumerate(ranked(list(scored.values())), start=1)}
-    return [rank[id(scored[at])] if at in scored else None for at in range(len(leaders))]
+        front = {id(member) for member in front_of(config.goal.objectives, results.values())}
+        return [id(results[at]) in front if at in results else None for at in range(len(leaders))]
+    rank = {id(each): place for place, each in enumerate(ranked(list(results.values())), start=1)}
+    return [rank[id(results[at])] if at in results else None for at in range(len(leaders))]
 
 
 def _document(

@@ -21,6 +21,7 @@ def test_planner_case_by_command_equals_the_peer(
     assert main([str(tmp_path / "case.json")]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found.pop("scaling_events") == case["scaling_events"]
+    assert 0.0 <= found.pop("step_time_residual") < 1e-3
     assert case["expected"].keys() <= found.keys()
     assert [each for each in compare_metrics(found, case["expected"], False, ()) if each.is_out] == []
 

@@ -1,12 +1,15 @@
-"""The canonical form of a candidate: a flat dict with only what applies, and its one-line JSON.
+"""The canonical form of a candidate: a flat dict with only what applies, and its one-line JSON; what ranking needs of it.
 
 Source: search.md, section 4.1.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from app.schemas.deployment import Deployment, RoleDeployment
+from workers.search.planners import scales
+from workers.search.score import Scored
 from workers.search.shapes import strategy
 
 _ENGINE_FIELDS = (
@@ -43,8 +46,21 @@ def flat_candidate(deployment: Deployment) -> dict[str, Any]:
 
 
 def canonical_json(deployment: Deployment) -> str:
-    """The flat candidate with sorted keys and no blanks; equal candidates give equal text, and text settles ties."""
+    """The flat candidate with sorted keys and no blanks; equal candidates give equal text, and text settles the last ties."""
     return json.dumps(flat_candidate(deployment), sort_keys=True, separators=(",", ":"))
+
+
+def moving_parts(deployment: Deployment) -> int:
+    """What an operator has to run beside engines behind a round-robin balancer: a second pool, a KV router, a planner."""
+    return (deployment.mode == "disagg") + (deployment.router.mode == "kv_router") + scales(deployment.planner)
+
+
+def scored(
+    deployment: Deployment, score: float, values: Sequence[float], rejected: int = 0, tie: tuple[float, ...] = ()
+) -> Scored:
+    """A result as ranking sees it. Args: as the fields of Scored."""
+    parts = moving_parts(deployment)
+    return Scored(canonical_json(deployment), deployment.used_gpus, score, tuple(values), rejected, tie, parts)
 
 
 def _role(name: str, role: RoleDeployment, prefix: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Candidates that cannot differ in any outcome: one of each class is replayed, the rest is settled with it.
 
-The representative of a class has the smallest canonical JSON, so no twin ranks before it: twins tie in every metric and
-in GPUs, and ties are settled by that text. Candidates of one parallel configuration, backend and load are twins when
+The representative of a class has the smallest canonical JSON, so no twin ranks before it: twins tie in every metric, in
+GPUs and in moving parts, and such ties are settled by that text. Candidates of one parallel configuration, backend and
+load are twins when
 
 1. their limits differ only where they cannot bind. SGLang's chunk does not depend on `max_num_batched_tokens` at all,
    only its pool may. In a closed loop of C requests without shared tokens, at most C requests are in flight on a rank,

@@ -21,10 +21,10 @@ def gains(objectives: Sequence[str], candidate: Scored) -> tuple[float, ...]:
     return (*values, -float(candidate.rejected))
 
 
-def front_key(objectives: Sequence[str], candidate: Scored) -> tuple[float, tuple[float, ...], int, str]:
-    """Sort key along the last objective, ascending; then the others best first, fewer GPUs, canonical JSON."""
+def front_key(objectives: Sequence[str], candidate: Scored) -> tuple[float, tuple[float, ...], tuple[int, int, str]]:
+    """Sort key along the last objective, ascending; then the others best first, then the simplest."""
     others = tuple(-value for value in gains(objectives, candidate)[:-2])
-    return (candidate.values[-1], others, candidate.used_gpus, candidate.canonical)
+    return (candidate.values[-1], others, candidate.simplest_first)
 
 
 def front_of(objectives: Sequence[str], candidates: Iterable[Scored]) -> list[Scored]:

@@ -87,7 +87,7 @@ class Scored:
     """What ranking needs of a candidate.
 
     values: raw objective values. canonical: canonical JSON of the flat configuration. tie: further criteria, smaller
-    first, between score and GPUs (goodput and latency under min_gpus).
+    first, between score and GPUs (goodput and latency under min_gpus). moving_parts: see candidate.moving_parts.
     """
 
     canonical: str
@@ -96,11 +96,17 @@ class Scored:
     values: tuple[float, ...] = ()
     rejected: int = 0
     tie: tuple[float, ...] = ()
+    moving_parts: int = 0
+
+    @property
+    def simplest_first(self) -> tuple[int, int, str]:
+        """Sort key among equal outcomes: fewer GPUs, then fewer moving parts, then canonical JSON."""
+        return (self.used_gpus, self.moving_parts, self.canonical)
 
 
-def rank_key(candidate: Scored) -> tuple[int, float, tuple[float, ...], int, str]:
-    """Sort key, best first: fewest rejected, then score, then fewer GPUs, then canonical JSON."""
-    return (candidate.rejected, -candidate.score, candidate.tie, candidate.used_gpus, candidate.canonical)
+def rank_key(candidate: Scored) -> tuple[int, float, tuple[float, ...], tuple[int, int, str]]:
+    """Sort key, best first: fewest rejected, then score, then the simplest."""
+    return (candidate.rejected, -candidate.score, candidate.tie, candidate.simplest_first)
 
 
 def ranked(candidates: Sequence[Scored]) -> list[Scored]:

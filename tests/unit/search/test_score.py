@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from app.schemas.deployment import Deployment, ParallelShape, RoleDeployment, RouterConfig
 from app.schemas.goal import Goal, Sla
+from workers.search.candidate import scored
 from workers.search.pareto import front_of
 from workers.search.score import Scored, misses_sla, objective, ranked, score
 
@@ -79,3 +81,30 @@ def test_front_never_holds_a_dominated_point(most_rejected: int) -> None:
 @pytest.mark.parametrize(("ttft", "missed"), [(10.0, []), (10.1, ["ttft_ms"]), (None, ["ttft_ms"])])
 def test_strict_sla_bounds_are_inclusive_and_need_a_sample(ttft: float | None, missed: list[str]) -> None:
     assert misses_sla(Goal(sla=Sla(ttft_ms=10.0)), {"mean_ttft_ms": ttft}) == missed
+
+
+POOL = RoleDeployment(shape=ParallelShape(tp=1), replicas=2, max_num_batched_tokens=8192, max_num_seqs=256)
+HALF = POOL.model_copy(update={"replicas": 1})
+DEPLOYED: dict[str, Any] = {"backend": "vllm", "model_name": "m", "hardware_sku": "h"}
+SIMPLE = Deployment(mode="agg", agg=POOL, **DEPLOYED)
+ROUTED = SIMPLE.model_copy(update={"router": RouterConfig(mode="kv_router", overlap_score_credit=0.0)})
+SCALED = SIMPLE.model_copy(update={"planner": {"enable_load_scaling": True}})
+SPLIT = Deployment(mode="disagg", prefill=HALF, decode=HALF, **DEPLOYED)
+SPLIT_ROUTED = SPLIT.model_copy(update={"router": ROUTED.router})
+
+
+@pytest.mark.parametrize("other", [ROUTED, SCALED, SPLIT])
+def test_equal_outcomes_rank_the_simplest_deployment_first(other: Deployment) -> None:
+    simple, rest = scored(SIMPLE, 5.0, (5.0, 1.0)), scored(other, 5.0, (5.0, 1.0))
+    assert ranked([rest, simple])[0] is simple
+    assert front_of(("throughput_per_gpu", "e2e_latency"), [rest, simple]) == [simple, rest]
+
+
+def test_fewer_moving_parts_rank_before_more_of_them_and_after_fewer_gpus() -> None:
+    bigger = SIMPLE.model_copy(update={"agg": POOL.model_copy(update={"replicas": 3})})
+    found = ranked([scored(each, 5.0, (5.0,)) for each in (SPLIT_ROUTED, bigger, SPLIT, SIMPLE)])
+    assert found == [scored(each, 5.0, (5.0,)) for each in (SIMPLE, SPLIT, SPLIT_ROUTED, bigger)]
+
+
+def test_better_outcome_ranks_before_a_simpler_deployment() -> None:
+    assert ranked([scored(SIMPLE, 5.0, (5.0,)), scored(SPLIT_ROUTED, 5.1, (5.1,))])[0].score == 5.1

@@ -11,7 +11,7 @@ from tests.reference.plain_replay import replay
 from workers.errors import InfeasibleError
 from workers.replay.fleet import Fleet, KvRouter, Pool
 from workers.replay.metrics import Metric, Sla, report
-from workers.search.candidate import canonical_json
+from workers.search import candidate
 from workers.search.history import Coverage, Told
 from workers.search.outline import outline
 from workers.search.score import Scored, objectives, score
@@ -118,7 +118,11 @@ def search_of(config: SmartSearchConfig, facts: WorldFacts | None = None) -> Sea
 def judge(config: SmartSearchConfig, deployment: Deployment, number: int) -> Told:
     """One trial, by the plain replay; each distinct replay is run once for all tests."""
     sla = config.goal.sla
-    key = (canonical_json(deployment), config.workload.model_dump_json(), sla.model_dump_json() if sla else "")
+    key = (
+        candidate.canonical_json(deployment),
+        config.workload.model_dump_json(),
+        sla.model_dump_json() if sla else "",
+    )
     if key not in _REPORTS:
         _REPORTS[key] = _replayed(config, deployment)
     metrics = _REPORTS[key]
@@ -197,6 +201,4 @@ def _pool(deployment: Deployment, name: str, role: RoleDeployment, facts: WorldF
 def scored(told: Told) -> Scored:
     """A result as ranking sees it."""
     assert told.score is not None
-    return Scored(
-        canonical_json(told.deployment), told.deployment.used_gpus, told.score, told.objectives, told.rejected
-    )
+    return candidate.scored(told.deployment, told.score, told.objectives, told.rejected)

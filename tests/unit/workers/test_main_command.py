@@ -9,14 +9,28 @@ import pytest
 from tests.golden.files import case
 from tests.reference.plain_replay import replay
 from workers import __main__ as command
+from workers.replay.fleet import Fleet
+from workers.replay.metrics import report
+from workers.replay.reports import Report, Reports
+from workers.replay.timeline import timeline
+from workers.traffic.requests import RequestBatch
 
 PROBE = "T01-constant-rate"
+RESIDUAL = 0.25
+
+
+class PlainReports(Reports):
+    """Reports by the plain replay, with a residual of their own."""
+
+    def of(self, fleet: Fleet, batch: RequestBatch) -> Report:
+        outcomes = replay(fleet, batch)
+        return Report(report(outcomes, batch, fleet, self._sla), timeline(outcomes, batch, fleet), RESIDUAL)
 
 
 @pytest.fixture(autouse=True)
 def plain_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command is under test, not the compiled engine."""
-    monkeypatch.setattr(command, "replay", replay)
+    monkeypatch.setattr(command, "Reports", PlainReports)
 
 
 def write(folder: Path, document: Any) -> str:
@@ -30,6 +44,7 @@ def test_command_prints_the_report_of_its_case(tmp_path: Path, capsys: pytest.Ca
     values = orjson.loads(capsys.readouterr().out)
     assert values["duration_ms"] == pytest.approx(681.4285714285714)
     assert values["mean_output_token_throughput_per_user"] == 100.0
+    assert values["step_time_residual"] == RESIDUAL
 
 
 def test_command_picks_one_of_several_by_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
