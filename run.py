@@ -17,7 +17,7 @@ from launch.checks import AUDIT, run_checks
 from launch.demo import show_demo
 from launch.doctor import examine
 from launch.folders import REPOSITORY, data_folder, new_run_folder, open_data_folder
-from launch.install import DEV_LOCK, PYTHON, RUNTIME_LOCK, install
+from launch.install import DEV_LOCK, EXTRAS, PYTHON, RUNTIME_LOCK, install, install_extra
 from launch.process import LaunchError, raise_interrupt_on_signals, run_in_foreground
 from launch.stack import child_env, services, start_application
 
@@ -26,8 +26,10 @@ WATCH_EVERY_S = 0.5
 
 
 def setup(arguments: argparse.Namespace) -> int:
-    """Install what the service needs into .venv."""
+    """Install what the service needs into .venv, and optional extras where they belong."""
     install(DEV_LOCK if arguments.dev else RUNTIME_LOCK)
+    for name in arguments.extra:
+        install_extra(name)
     print(f"ready: {PYTHON}")
     return 0
 
@@ -122,6 +124,7 @@ def main() -> int:
         one.set_defaults(run=command)
         if command is setup:
             one.add_argument("--dev", action="store_true", help="with everything that tests and checks need")
+            one.add_argument("--extra", action="append", default=[], choices=EXTRAS, help="may be repeated")
     arguments, rest = parser.parse_known_args()
     arguments.options = rest
     if rest and arguments.command not in ("test", "test-browser", "audit", "bench"):

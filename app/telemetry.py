@@ -43,7 +43,9 @@ def start_tracing(service_name: str, version: str) -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         # A service without traces is better than none.
-        log.error("traces_not_exported", remedy="install the extra otel: requirements-otel.lock")
+        log.error(
+            "traces_not_exported", remedy="install the extra otel: run.py setup --extra otel, or requirements-otel.lock"
+        )
         return
     os.environ.setdefault("OTEL_SERVICE_NAME", service_name)
     provider = TracerProvider(resource=Resource.create({"service.version": version}), shutdown_on_exit=False)
