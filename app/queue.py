@@ -56,6 +56,7 @@ def _celery() -> Celery:
         worker_hijack_root_logger=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        broker_channel_error_retry=True,  # Redis refuses writes while its disk is full or another one takes over.
         beat_schedule={
             "rescue": {"task": RESCUE, "schedule": 5.0, "options": {"expires": 5.0}},
             "prune": {"task": PRUNE, "schedule": 3600.0, "options": {"expires": 3600.0}},

@@ -76,6 +76,10 @@ class Search:
             for each in (*old, *fresh)
         ]
 
+    def left(self, history: Sequence[Told]) -> int:
+        """What was not told."""
+        return self._num - len({told.deployment for told in history})
+
     def coverage(self, history: Sequence[Told]) -> Coverage:
         """All that were told."""
         num = len({told.deployment for told in history})

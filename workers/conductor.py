@@ -192,7 +192,8 @@ def _asked(study: StudyRow) -> Step | None:
     if known is None:
         return None
     config = SmartSearchConfig.model_validate(study.config)
-    search = Search(config, Plan.model_validate(study.plan), study.seed)
+    plan = Plan.model_validate(study.plan)
+    search = Search(config, plan, study.seed)
     room = min(ROUND_TRIALS, settings().max_trials - study.num_trials)
     try:
         proposals = search.ask(known.told, room, lambda: _is_cancelled(study.id)) if room > 0 else []
@@ -204,6 +205,7 @@ def _asked(study: StudyRow) -> Step | None:
     # The coverage costs the sampler as much as an ask: computed for the end, and now and then on the way.
     is_told = not trials or len(known.told) >= 2 * (study.coverage or {"evaluated": 0})["evaluated"]
     coverage = endings.coverage_document(search.coverage(known.told)) if is_told else study.coverage
+    expected = _expected_trials(plan, len(known.told), search.left(known.told)) if is_told else study.expected_trials
     checked = ([], Stability()) if trials else _stability(study, config, known)
     if checked is None:
         return None
@@ -215,7 +217,7 @@ def _asked(study: StudyRow) -> Step | None:
         if locked.cancel_requested_at is not None or has_open_trials(db, study.id):
             return None
         cause = endings.repeated_failure(db, locked)
-        touch_study(db, study.id, coverage=coverage, woken_at=func.clock_timestamp())
+        touch_study(db, study.id, coverage=coverage, expected_trials=expected, woken_at=func.clock_timestamp())
         if cause is not None or not trials:
             ledger.write_stability(db, study.id, numbers[: len(firm.documents)], firm.documents)
             warned = [*locked.warnings, *(each.model_dump(mode="json") for each in firm.warnings)]
@@ -228,6 +230,14 @@ def _asked(study: StudyRow) -> Step | None:
         chunks = dispatch.due_chunks(db, locked)
         mark_sent(db, study.id, chunks)
         return Step(locked.version, chunks)
+
+
+def _expected_trials(plan: Plan, done: int, left: int | None) -> int | None:
+    """About how many trials the study will have in all; None while neither its search nor its budget tells."""
+    most = settings().max_trials if plan.budget.whole_space else plan.budget.expected_trials
+    if left is None:
+        return None if plan.budget.whole_space else most
+    return min(done + left, most)
 
 
 def _is_cancelled(study_id: UUID) -> bool:

@@ -24,7 +24,7 @@ def plan(config: SmartSearchConfig, trace: TraceSummary | None = None, content: 
 
     Args: trace, the summary of the stored trace that the workload names, if it names one; content, that trace itself:
     without it the load predictors of throughput scaling are left open.
-    Raises: InvalidRequestError for a pinned shape that nothing can run, or if no scaling policy is left.
+    Raises: InvalidRequestError for a pool too large to hold, or if no scaling policy is left.
     """
     check_policies(config)
     predictors = chosen_predictors(config, content)

@@ -38,9 +38,9 @@ class ProgressBar:
 def line(study: StudyView) -> str:
     """State, bar, counts, pace, time left and the best so far on one line."""
     progress = study.progress
-    fraction = progress.fraction or 0.0
-    cells = round(fraction * BAR_CELLS)
-    parts = [f"{study.status:<9} [{'#' * cells}{'.' * (BAR_CELLS - cells)}] {fraction:4.0%}  {progress.done} trials"]
+    cells = round((progress.fraction or 0.0) * BAR_CELLS)
+    share = "   ?" if progress.fraction is None else f"{progress.fraction:4.0%}"
+    parts = [f"{study.status:<9} [{'#' * cells}{'.' * (BAR_CELLS - cells)}] {share}  {progress.done} trials"]
     if progress.per_second:
         parts.append(f"{progress.per_second:.0f}/s")
     if progress.eta_s and study.status not in STUDY_TERMINAL:

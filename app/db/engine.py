@@ -84,10 +84,29 @@ def reading() -> Iterator[Session]:
 
 
 def is_away(error: Exception) -> bool:
-    """Whether the error means that the database cannot be reached, as opposed to a refused statement."""
+    """Whether the error means that the database cannot work right now, as opposed to a refused statement.
+
+    A database that only reads is one whose other half takes over, or one that a provider stopped before its disk is full.
+    """
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
+    if isinstance(_cause(error), psycopg.errors.ReadOnlySqlTransaction):
+        return True
     return isinstance(error, OperationalError | psycopg.OperationalError) or type(error).__name__ == "TimeoutError"
+
+
+def is_full(error: Exception) -> bool:
+    """Whether the database refused because its disk is full."""
+    return isinstance(_cause(error), psycopg.errors.DiskFull)
+
+
+def cause_of(error: Exception) -> str:
+    """What kind of error it is, in a word for the log: Postgres's or the driver's own, such as ConnectionTimeout."""
+    return type(_cause(error)).__name__
+
+
+def _cause(error: Exception) -> BaseException | None:
+    return error.orig if isinstance(error, DBAPIError) else error
 
 
 def patiently(work: Callable[[], T], patience_s: float | None = None) -> T:
@@ -104,6 +123,6 @@ def patiently(work: Callable[[], T], patience_s: float | None = None) -> T:
         except Exception as error:
             if not is_away(error) or time.monotonic() + pause_s > deadline:
                 raise
-            log.warning("database_away", error=type(error).__name__, pause_s=pause_s)
+            log.warning("database_full" if is_full(error) else "database_away", error=cause_of(error), pause_s=pause_s)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -110,7 +110,8 @@ class StudyRow(Base):
     ranked_version: the version that last changed a ranked candidate. round: rounds asked for so far. woken_at: when a
     message was last sent for it. ranked_at: when places were last written. num_late: verdicts that came after their
     lease was lost, and were dropped. replay_s: sum of the trials' `wall_s`. key_id: the API key that submitted it, NULL
-    for an anonymous caller. expected_trials: what the plan expects, kept apart because plans are large. sla: who met
+    for an anonymous caller. expected_trials: in all, about, by
+    what the search knows so far; NULL while nothing tells. sla: who met
     the bounds of the goal, NULL without bounds.
     """
 

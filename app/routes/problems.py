@@ -11,13 +11,14 @@ import psycopg
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import compile_path
 
 from app import errors
+from app.db.engine import cause_of, is_away, is_full
 from app.routes.bodies import RefusedError
 from app.routes.faults import json_safe
 from app.routes.json_text import json_bytes, printable
@@ -57,6 +58,7 @@ _REFUSED = {
     422: ("invalid-configuration", "The configuration is not valid"),
 }
 _DISK_FULL = Kind(507, "disk-full", "The service's disk is full")
+_NOTHING_KEPT = "Nothing of what was sent is kept; try again when the operator has made room."
 _STATUS_TITLES = {400: "Bad request", 404: "Not found", 405: "Method not allowed"}
 
 
@@ -151,8 +153,13 @@ def _allowed(request: Request) -> set[str]:
     return {method.upper() for item in found for method in item}
 
 
-def _database_away(_request: Request, error: Exception) -> Response:
-    log.warning("database_away", error=type(error).__name__)
+def _database_error(request: Request, error: Exception) -> Response:
+    if is_full(error):
+        log.error("database_full", path=request.url.path)
+        return problem_response(_DISK_FULL, f"The database has no room left. {_NOTHING_KEPT}")
+    if not is_away(error):
+        return _unforeseen(request, error)
+    log.warning("database_away", error=cause_of(error))
     return problem_response(_KINDS[errors.UnavailableError], "The database is not reachable right now; try again soon.")
 
 
@@ -170,7 +177,7 @@ def _system_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return _unforeseen(request, error)
     log.error("disk_full", path=request.url.path)
-    return problem_response(_DISK_FULL, "Nothing of what was sent is kept; try again when the operator has made room.")
+    return problem_response(_DISK_FULL, _NOTHING_KEPT)
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -180,9 +187,9 @@ def add_handlers(app: FastAPI) -> None:
         (RefusedError, _refused),
         (RequestValidationError, _invalid_parameters),
         (HTTPException, _http_error),
-        (OperationalError, _database_away),
-        (psycopg.OperationalError, _database_away),
-        (PoolTimeoutError, _database_away),
+        (DBAPIError, _database_error),
+        (psycopg.Error, _database_error),
+        (PoolTimeoutError, _database_error),
         (DataError, _unstorable),
         (OSError, _system_error),
         (Exception, _unforeseen),

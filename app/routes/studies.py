@@ -235,7 +235,7 @@ async def get(
     return await reader.read(study_id, "application/json", made)
 
 
-@router.post("/{study_id}/cancel", status_code=202, response_model=StudyView, responses=problems(404, 409))
+@router.post("/{study_id}/cancel", status_code=202, response_model=StudyView, responses=problems(404, 409, 507))
 def cancel(study_id: UUID, door: DoorDep) -> Response:
     """Stop a study within seconds; what it has found stays. Repeating it is harmless."""
     study = studies.cancel_study(door.caller("submit"), study_id)
@@ -244,7 +244,7 @@ def cancel(study_id: UUID, door: DoorDep) -> Response:
     return json_response(views.study_document(study), 202)
 
 
-@router.delete("/{study_id}", status_code=204, responses=problems(404, 409))
+@router.delete("/{study_id}", status_code=204, responses=problems(404, 409, 507))
 def delete(study_id: UUID, door: DoorDep) -> Response:
     """Delete an ended study with its trials, candidates and reports."""
     studies.delete_study(door.caller("submit"), study_id)

@@ -93,7 +93,7 @@ def get(trace_id: UUID, door: DoorDep) -> Response:
         return json_response(trace_document(store.get(db, caller.visible_project, trace_id)))
 
 
-@router.delete("/{trace_id}", status_code=204, responses=problems(404, 409))
+@router.delete("/{trace_id}", status_code=204, responses=problems(404, 409, 507))
 def delete(trace_id: UUID, door: DoorDep) -> Response:
     """Delete a trace that no study uses."""
     store.remove(door.caller("submit").visible_project, trace_id)

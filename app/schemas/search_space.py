@@ -134,33 +134,6 @@ def budget_flaws(document: Document) -> list[Flaw]:
     ]
 
 
-def pin_flaws(document: Document) -> list[Flaw]:
-    """A pinned menu belongs to exactly one mode, and every entry to that mode."""
-    space = mapping_at(document, "search_space")
-    pins, modes = space.get("parallel_configs"), space.get("deployment_mode", ["disagg", "agg"])
-    if not isinstance(pins, list) or not pins or not isinstance(modes, list):
-        return []
-    distinct = {mode for mode in modes if isinstance(mode, str)}
-    at = ("search_space", "parallel_configs")
-    if len(distinct) != 1:
-        remedy = "name exactly one mode in deployment_mode, or leave parallel_configs out"
-        return [Flaw(at, "pins_need_one_mode", "pinned shapes need exactly one deployment mode", remedy, pins)]
-    mode = distinct.pop()
-    return [
-        Flaw((*at, index), "pin_of_other_mode", f"is a shape of the other mode than {mode}", _PIN_REMEDY[mode], pin)
-        for index, pin in enumerate(pins)
-        if isinstance(pin, dict)
-        and mode in _PIN_REMEDY
-        and (("prefill" in pin or "decode" in pin) != (mode == "disagg"))
-    ]
-
-
-_PIN_REMEDY = {
-    "agg": "write {tp: …, replicas: …}",
-    "disagg": "write {prefill: {tp: …}, decode: {tp: …}}",
-}
-
-
 def router_flaws(document: Document) -> list[Flaw]:
     """Admission thresholds do not go with the KV router."""
     space = mapping_at(document, "search_space")

@@ -15,7 +15,8 @@ from app.schemas.adapters import flatten
 from app.schemas.baseline import Baseline, baseline_flaws
 from app.schemas.block import Block, Document, Loc, Rule, flaw_error
 from app.schemas.goal import Goal, goal_flaws
-from app.schemas.search_space import SearchSpace, budget_flaws, offload_flaws, pin_flaws, router_flaws
+from app.schemas.pins import pin_flaws
+from app.schemas.search_space import SearchSpace, budget_flaws, offload_flaws, router_flaws
 from app.schemas.sweep import Sweep, with_default_budget
 from app.schemas.workload import Workload, load_flaws, range_flaws, with_default_load
 

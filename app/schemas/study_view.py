@@ -30,7 +30,10 @@ class Progress(BaseModel):
     cancelled: int
     cached: int
     per_second: float | None = Field(description="Trials ended per second since the start; null before the first.")
-    eta_s: float | None = Field(description="Seconds left at this pace, at most; null while unknown, 0 once ended.")
+    eta_s: float | None = Field(
+        description="About how many seconds are left at this pace; 0 once ended. null while nobody knows: before the first "
+        "results, and in searches that end when they find nothing better (a range of KV loads, moves through a large space)."
+    )
     fraction: float | None = Field(description="Part of the expected work that is done, 0 to 1; null while unknown.")
 
 

@@ -1,14 +1,17 @@
 """Every refusal is a problem document, whatever refuses."""
 
 import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
+from app.db.engine import transaction
 from app.schemas.problem import Problem
-from tests.thin import document, submit
+from tests.thin import Desk, document, submit
 
 pytestmark = pytest.mark.services
 
@@ -103,6 +106,45 @@ def test_database_away_is_a_503_problem_with_retry_after(client: httpx.Client, m
     problem = _problem(answer, 503)
     assert answer.headers["retry-after"] == "2"
     assert "10.0.0.1" not in problem.detail
+
+
+@pytest.fixture
+def refusal(desk: Desk) -> Iterator[Callable[[str], None]]:
+    """Make Postgres refuse every new study, for a condition by its name in Postgres's manual."""
+    with transaction() as db:
+        db.execute(text("DROP TRIGGER IF EXISTS refuse ON studies"))
+
+    def refuse(condition: str) -> None:
+        with transaction() as db:
+            db.execute(
+                text(
+                    "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+                    f"$$ BEGIN RAISE EXCEPTION 'no space in /var/lib/secret' USING ERRCODE = '{condition}'; END $$"
+                )
+            )
+            db.execute(text("CREATE TRIGGER refuse BEFORE INSERT ON studies EXECUTE FUNCTION refuse()"))
+
+    yield refuse
+    with transaction() as db:
+        db.execute(text("DROP TRIGGER IF EXISTS refuse ON studies"))
+        db.execute(text("DROP FUNCTION IF EXISTS refuse()"))
+
+
+def test_database_without_room_is_507_and_says_who_can_help(
+    client: httpx.Client, refusal: Callable[[str], None]
+) -> None:
+    refusal("disk_full")
+    problem = _problem(client.post("/studies", json=document()), 507)
+    assert problem.type == "urn:spica:problem:disk-full"
+    assert "operator" in problem.detail
+    assert "secret" not in problem.detail
+    assert client.get("/studies").json()["items"] == []
+
+
+def test_database_that_only_reads_for_now_is_503(client: httpx.Client, refusal: Callable[[str], None]) -> None:
+    refusal("read_only_sql_transaction")
+    _problem(client.post("/studies", json=document()), 503)
+    assert client.get("/studies").status_code == 200
 
 
 def test_unforeseen_error_is_a_500_problem_without_internals(client: httpx.Client, monkeypatch: Any) -> None:

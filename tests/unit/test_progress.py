@@ -28,15 +28,18 @@ def test_eta_is_the_time_that_the_rest_takes(done: int) -> None:
     assert told["fraction"] == pytest.approx(done / _NUM)
 
 
-def test_eta_counts_out_what_bounds_have_settled() -> None:
-    covered = {"total": 200, "bounded_out": 120, "evaluated": 50, "skipped": 30, "exhaustive": False}
-    told = progress(_study(50, num_trials=50, expected_trials=200, coverage=covered))
+def test_eta_covers_trials_that_are_not_asked_for_yet() -> None:
+    told = progress(_study(50, num_trials=50, expected_trials=80))
     assert told["eta_s"] == pytest.approx((80 - 50) * _EACH_S, rel=0.01)
 
 
 @pytest.mark.parametrize("changes", [{"num_feasible": 0}, {"expected_trials": None}])
 def test_eta_is_unknown_while_nothing_is_known(changes: dict[str, Any]) -> None:
     assert progress(_study(10, **changes))["eta_s"] is None
+
+
+def test_part_done_is_unknown_while_nobody_knows_how_many_trials_there_will_be() -> None:
+    assert progress(_study(10, num_trials=16, expected_trials=None))["fraction"] is None
 
 
 def test_eta_of_an_ended_study_is_zero() -> None:

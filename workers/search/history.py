@@ -5,7 +5,8 @@ The seam, as both halves rely on it:
 - `Search(config, plan, seed).ask(history, n)` returns at most `n` proposals; an empty list ends the study. It is a
   pure function of its arguments and keeps no state, so any process may ask. `history` holds every ended trial of the
   study in trial order, whatever its status: FAILED ones carry no evidence, yet must not be asked for again.
-- `Search(...).coverage(history)` says how much of the space the history settles.
+- `Search(...).coverage(history)` says how much of the space the history settles; `Search(...).left(history)` about how
+  many trials are still to come.
 - `n` is an upper bound fixed by the configuration, never by the machine; a sampler with its own rounds returns fewer.
 """
 

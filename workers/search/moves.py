@@ -30,7 +30,7 @@ _LOADS_OF_A_RANGE = 3
 
 def is_large(standing: Standing) -> bool:
     """Whether enough was tried best first, and what may still win is more than a study may try."""
-    return len(standing.asked) >= BEST_FIRST and _num_alive(standing) > MOST_ARMS
+    return len(standing.asked) >= BEST_FIRST and num_alive(standing) > MOST_ARMS
 
 
 def moves(standing: Standing, branch: int | None, seed: int) -> Iterator[Arm]:
@@ -47,7 +47,8 @@ def moves(standing: Standing, branch: int | None, seed: int) -> Iterator[Arm]:
         yield from (near[at] for at in rng.permutation(len(near)).tolist())
 
 
-def _num_alive(standing: Standing) -> int:
+def num_alive(standing: Standing) -> int:
+    """Arms that stand for themselves and may still win, asked ones too; each counts as often as a range has first loads."""
     known, total = standing.outline, 0
     for scaled in (False, True):
         alive = known.order[standing.alive(known.order, scaled=scaled)]

@@ -6,11 +6,12 @@ Source: service.md, section 3 (last paragraph).
 from collections.abc import Callable, Iterable
 
 from app.schemas.deployment import Backend, ParallelShape
+from app.schemas.pins import backend_can_run
 from app.schemas.plan import NearestPlan
 from app.schemas.study import SmartSearchConfig
 from workers.errors import EvaluationError
 from workers.search.facts import Facts
-from workers.search.shapes import ENGINE_GPUS, all_shapes, backend_can_run
+from workers.search.shapes import ENGINE_GPUS, all_shapes
 from workers.search.sieve import FILTER_FRACTION, FILTER_SEQS, FILTER_TOKENS
 
 

@@ -15,7 +15,7 @@ from itertools import islice
 from app.schemas.deployment import ParallelShape
 from app.schemas.plan import Plan, TracePlan
 from app.schemas.study import SmartSearchConfig, canonical_json
-from workers.search import coverage, draw
+from workers.search import coverage, draw, left
 from workers.search.bandit import Bandit
 from workers.search.baseline import baseline_deployment
 from workers.search.bounds import Times
@@ -67,6 +67,15 @@ class Search:
         # An optimizer is not asked just to learn whether it would answer: its studies end by their budget.
         ended = self._config.sweep.algorithm == "vizier" or not self.ask(history, 1)
         return coverage.coverage(standing, ended=ended)
+
+    def left(self, history: Sequence[Told]) -> int | None:
+        """About how many trials are still to come, whatever the budget; None while nothing tells."""
+        if self._config.sweep.algorithm == "vizier":
+            return None
+        standing = Standing.of(self._ready.outline, self._ready.locator, history)
+        if self._config.sweep.algorithm == "random":
+            return None if self._config.workload.kv_load_range else standing.outline.space.size - len(standing.asked)
+        return left.arms_left(standing)
 
     @property
     def _first_batch(self) -> int:

@@ -77,22 +77,6 @@ def strategy(shape: ParallelShape) -> str:
     return f"{attention}tp"
 
 
-def backend_can_run(backend: str, shape: ParallelShape) -> bool:
-    """The backends' own rules; the pure shapes above break none of them, pinned ones may."""
-    if backend == "trtllm":
-        return not (shape.tp > 1 and shape.attention_dp > 1)
-    if backend == "vllm":
-        return not (shape.moe_tp > 1 and shape.moe_ep > 1)
-    return True
-
-
-def shape_is_consistent(shape: ParallelShape, is_moe: bool) -> bool:
-    """Attention and experts use the same GPUs; a dense model has no experts to spread and no attention DP."""
-    if not is_moe:
-        return shape.attention_dp == shape.moe_tp == shape.moe_ep == 1
-    return shape.tp * shape.attention_dp == shape.moe_tp * shape.moe_ep or shape.moe_tp == shape.moe_ep == 1
-
-
 def role_configs(shapes: Iterable[ParallelShape], gpu_budget: int) -> list[RoleConfig]:
     """Every shape with every number of replicas within the budget; replicas vary fastest."""
     return [RoleConfig.of(shape, replicas) for shape in shapes for replicas in range(1, gpu_budget // shape.gpus + 1)]

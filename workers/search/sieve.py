@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.schemas.deployment import Backend, ParallelShape
+from app.schemas.pins import can_run
 from app.schemas.search_space import SearchSpace
 from app.schemas.status import ReasonCode
 from workers.errors import EvaluationError
 from workers.search.facts import Facts
-from workers.search.shapes import backend_can_run, shape_is_consistent, strategy
+from workers.search.shapes import strategy
 
 FILTER_TOKENS, FILTER_SEQS, FILTER_FRACTION = 8192, 256, 0.9
 """Batching and memory fraction under which the KV filter judges a shape (search.md, section 2.2)."""
@@ -64,7 +65,7 @@ def _keep(reason: Excluded | None, excluded: list[Excluded]) -> bool:
 
 
 def _rule_reason(backend: Backend, shape: ParallelShape, facts: Facts) -> Excluded | None:
-    if backend_can_run(backend, shape) and shape_is_consistent(shape, facts.is_moe):
+    if can_run(backend, shape, facts.is_moe):
         return None
     widths = f"tp {shape.tp}, attention_dp {shape.attention_dp}, moe_tp {shape.moe_tp} and moe_ep {shape.moe_ep}"
     detail = f"{backend} cannot combine {widths}"

@@ -145,11 +145,11 @@ def build_space(config: SmartSearchConfig, facts: Facts, predictors: Predictors 
     """Every candidate of a configuration.
 
     Args: predictors, the load predictor chosen per throughput interval.
-    Raises: InvalidRequestError for a pinned shape that no backend can run, or a pool too large to hold.
+    Raises: InvalidRequestError for a pool too large to hold.
     """
     space = config.search_space
     backends = distinct(backend_name(name) for name in space.backend)
-    shapes = pinned_shapes(space, facts, backends) or all_shapes(facts.is_moe, space.gpu_budget)
+    shapes = pinned_shapes(space) or all_shapes(facts.is_moe, space.gpu_budget)
     sieves = [Sieve.of(backend, shapes, space, facts) for backend in backends]
     excluded = tuple(each for sieve in sieves for each in sieve.excluded)
     branches = []

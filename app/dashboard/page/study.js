@@ -132,7 +132,7 @@ function headFacts(study) {
       fact("Done", progress.fraction === null ? "–" : percent(progress.fraction), progress.per_second ? `${number(progress.per_second)} trials/s` : null),
       isOver
         ? fact("Took", study.started_at ? duration((Date.parse(study.finished_at) - Date.parse(study.started_at)) / 1000) : "–", `ended ${age(study.finished_at)}`)
-        : fact("Time left", progress.eta_s === null ? "unknown yet" : duration(progress.eta_s), progress.eta_s === null ? null : "at most, at this pace"),
+        : fact("Time left", progress.eta_s === null ? "unknown yet" : duration(progress.eta_s), progress.eta_s === null ? null : "about, at this pace"),
       fact("Candidates", number(progress.feasible), progress.done > progress.feasible ? `${number(progress.done - progress.feasible)} trials gave none` : null),
       fact("Best", best === null ? "none yet" : el("a", { href: `#/studies/${study.id}/candidates/${best.candidate_id}`, "data-stay": "best" },
         best.front_size ? `front of ${best.front_size}` : number(Math.abs(best.score))), best === null ? null : words.count(best.used_gpus, "GPU")),

@@ -36,6 +36,10 @@ def test_line_tells_part_count_pace_and_time_left() -> None:
     assert text == f"running   [{'#' * 12}{'.' * 18}]  40%  120 trials, 35/s, 5 s left"
 
 
+def test_line_claims_no_part_while_it_is_unknown() -> None:
+    assert line(study(done=16, fraction=None)).startswith(f"running   [{'.' * 30}]    ?  16 trials")
+
+
 def test_line_of_an_ended_study_has_no_time_left() -> None:
     assert "left" not in line(study("succeeded", eta_s=3.0, fraction=1.0))
 

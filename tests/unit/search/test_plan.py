@@ -3,9 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from app.errors import InvalidRequestError
 from app.routes.bodies import check, read_document
 from app.schemas.study import SmartSearchConfig
 from tests.unit.search.world import WorldFacts, config_of
@@ -95,14 +92,6 @@ def test_nearest_fit_offers_other_hardware_within_the_budget() -> None:
     facts = WorldFacts()
     near = nearest_fit(config, ["vllm"], facts, lambda: {"roomy": WorldFacts(tokens_per_gpu=9000), "same": facts})
     assert near.other_hardware == ["roomy"]
-
-
-@pytest.mark.parametrize("pin", [{"tp": 2, "attention_dp": 2}, {"tp": 16}, {"tp": 2, "moe_ep": 2}])
-def test_pin_that_nothing_can_run_is_refused_at_its_pointer(pin: dict[str, int]) -> None:
-    config = config_of(search_space={"parallel_configs": [{"tp": 2}, pin]})
-    with pytest.raises(InvalidRequestError) as caught:
-        build_space(config, WorldFacts())
-    assert [fault.pointer for fault in caught.value.faults] == ["/search_space/parallel_configs/1"]
 
 
 def test_repeated_pin_is_searched_once() -> None:
