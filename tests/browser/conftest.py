@@ -21,6 +21,7 @@ FLAGS = [
 DESKTOP = {"width": 1280, "height": 1040}
 STUDY_WITHIN_S = 540.0  # the first replay of fresh sources compiles the kernel
 NAME = "nightly gate"
+MOST_RANKED = 2000
 PLANNER_EXAMPLE = Path(__file__).resolve().parents[2] / "openapi" / "examples" / "planner.json"
 Json = dict[str, Any]
 
@@ -60,16 +61,17 @@ def api() -> Iterator[httpx.Client]:
 @pytest.fixture(scope="session")
 def study(api: httpx.Client) -> Json:
     """A finished study."""
-    return _finished(api, configuration(NAME))
+    return finished(api, configuration(NAME))
 
 
 @pytest.fixture(scope="session")
 def scaled_study(api: httpx.Client) -> Json:
     """A finished study with and without a planner that scales."""
-    return _finished(api, json.loads(PLANNER_EXAMPLE.read_text()))
+    return finished(api, json.loads(PLANNER_EXAMPLE.read_text()))
 
 
-def _finished(api: httpx.Client, document: Json) -> Json:
+def finished(api: httpx.Client, document: Json) -> Json:
+    """The study of a configuration, when it has ended."""
     study: Json = api.post("/studies", json=document).raise_for_status().json()
     for _ in range(int(STUDY_WITHIN_S / 20)):
         study = api.get(f"/studies/{study['id']}", params={"wait": 20}).json()
@@ -81,8 +83,15 @@ def _finished(api: httpx.Client, document: Json) -> Json:
 
 @pytest.fixture(scope="session")
 def ranked(api: httpx.Client, study: Json) -> list[Json]:
-    """Its candidates, best first."""
-    items: list[Json] = api.get(f"/studies/{study['id']}/candidates", params={"limit": 500}).json()["items"]
+    """Its first candidates, best first: as many as the dashboard looks at."""
+    items: list[Json] = []
+    params: dict[str, Any] = {"limit": 500}
+    while len(items) < MOST_RANKED:
+        page = api.get(f"/studies/{study['id']}/candidates", params=params).json()
+        items += page["items"]
+        params["cursor"] = page["next_cursor"]
+        if params["cursor"] is None:
+            break
     return items
 
 

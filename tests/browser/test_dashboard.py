@@ -9,17 +9,28 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from app.candidates import direction
-from tests.browser.conftest import NAME, Json, configuration
+from tests.browser.conftest import NAME, Json, configuration, finished
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 OpenPage = Callable[..., Page]
 Picture = Callable[[Page, str], None]
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True, "device_scale_factor": 1}
 LIVE_WITHIN_MS = 120_000
+LATENCIES = [f"{of}_{name}_ms" for name in ("ttft", "tpot", "e2e_latency") for of in ("mean", "p99")]
+RATES = ["output_throughput_tok_s", "request_throughput_rps", "mean_output_token_throughput_per_user"]
+MAIN_METRICS = [*LATENCIES, *RATES, "prefix_cache_reused_ratio", "completed_requests", "num_requests", "duration_ms"]
 
 
 def address_of(study: Json, candidate: Json | None = None) -> str:
     return f"#/studies/{study['id']}" + (f"/candidates/{candidate['id']}" if candidate else "")
+
+
+def outcomes(ranked: list[Json]) -> list[Json]:
+    """The first candidate of every outcome, by its main figures."""
+    firsts: dict[str, Json] = {}
+    for each in ranked:
+        firsts.setdefault(str((each["used_gpus"], [each["metrics"][name] for name in MAIN_METRICS])), each)
+    return list(firsts.values())
 
 
 def test_winner_is_found_from_the_list_in_two_clicks(
@@ -31,22 +42,28 @@ def test_winner_is_found_from_the_list_in_two_clicks(
     page.get_by_role("link", name=NAME).first.click()
     expect(page.get_by_role("heading", level=1)).to_have_text(NAME)
     expect(page.get_by_text("Finished:")).to_be_visible()
+    winner = page.get_by_role("region", name="The winner")
+    expect(winner.get_by_role("link", name="vllm")).to_have_attribute("href", address_of(study, ranked[0]))
+    expect(winner).to_contain_text(re.compile("Why. That is .* better than the next best"))
+    expect(winner).to_contain_text(
+        "Replayed under 0.9 of the load and 1.1 of the load, it keeps rank 1 among the leaders"
+    )
     picture(page, "study")
     page.get_by_role("table", name=re.compile("candidates ranked")).get_by_role("link").first.click()
     expect(page).to_have_url(re.compile(ranked[0]["id"]))
     expect(page.get_by_role("heading", name="Why it won")).to_be_visible()
-    expect(page.locator(".lead")).to_contain_text(f"Rank 1 of {len(ranked)}")
+    expect(page.locator(".lead")).to_contain_text(f"Rank 1 of {study['progress']['feasible']:,}")
     assert page.title().startswith(page.get_by_role("heading", level=1).inner_text())
 
 
-def test_candidate_page_sets_winner_beside_runner_up_and_median(
+def test_candidate_page_sets_winner_beside_the_next_outcome_and_the_median(
     open_page: OpenPage, study: Json, ranked: list[Json], picture: Picture
 ) -> None:
     page = open_page(address_of(study, ranked[0]))
     row = page.get_by_role("row", name=re.compile("^Output throughput"))
     expect(row).to_be_visible()
     cells = [float(text.replace(",", "")) for text in row.get_by_role("cell").all_inner_texts()[:2]]
-    measured = [each["metrics"]["output_throughput_tok_s"] for each in ranked[:2]]
+    measured = [each["metrics"]["output_throughput_tok_s"] for each in outcomes(ranked)[:2]]
     assert cells == pytest.approx(measured, abs=1)
     for caption in ("Requests in flight and queued", "KV cache in use", "Output", "Time to first token"):
         expect(page.get_by_role("figure", name=caption, exact=True)).to_be_visible()
@@ -104,6 +121,40 @@ def test_table_is_sorted_by_keyboard_and_keeps_the_focus(open_page: OpenPage, st
     assert page.locator("[aria-sort]").count() == 1
 
 
+def test_candidates_that_end_alike_take_one_row_until_asked_for(
+    open_page: OpenPage, study: Json, ranked: list[Json]
+) -> None:
+    page = open_page(address_of(study))
+    rows = page.locator("table.candidates tbody tr")
+    expect(rows.first).to_be_visible()
+    wanted = [address_of(study, each) for each in outcomes(ranked)]
+    assert len(wanted) < len(ranked)
+    links = page.locator("table.candidates tbody a")
+    assert [each.get_attribute("href") for each in links.all()] == wanted[:20]
+    page.get_by_label("One row for candidates that end alike").uncheck()
+    expect(links.nth(1)).to_have_attribute("href", address_of(study, ranked[1]))
+
+
+def test_candidate_that_ends_like_the_winner_says_what_it_needs_more(
+    open_page: OpenPage, study: Json, ranked: list[Json]
+) -> None:
+    routed = next(each for each in ranked if each["deployment"]["router"]["mode"] == "kv_router")
+    assert routed["metrics"] == ranked[0]["metrics"]
+    page = open_page(address_of(study, routed))
+    expect(page.locator(".lead")).to_contain_text("Every main figure is that of the winner: it needs a KV router more")
+
+
+def test_front_is_told_by_its_ends(open_page: OpenPage, api: httpx.Client) -> None:
+    document: dict[str, Any] = configuration("a front")
+    document["search_space"]["router_mode"] = ["round_robin"]
+    front = finished(api, document | {"goal": {"target": "pareto"}})
+    page = open_page(address_of(front))
+    choice = page.get_by_role("region", name="The choice")
+    for words in ("Best throughput per GPU", "Best speed per user"):
+        expect(choice).to_contain_text(words)
+    expect(choice.get_by_role("link")).to_have_count(2)
+
+
 def test_keyboard_reaches_content_first_and_every_control(open_page: OpenPage, study: Json) -> None:
     page = open_page(address_of(study))
     expect(page.get_by_role("heading", name="Candidates")).to_be_visible()
@@ -122,15 +173,18 @@ def test_keyboard_reaches_content_first_and_every_control(open_page: OpenPage, s
 
 def test_two_candidates_are_compared(open_page: OpenPage, study: Json, ranked: list[Json], picture: Picture) -> None:
     page = open_page(address_of(study))
-    boxes = page.get_by_role("checkbox")
+    boxes = page.get_by_role("checkbox", name=re.compile("^compare"))
+    third = outcomes(ranked)[2]
     boxes.nth(0).check()
     expect(page.get_by_text("(1 chosen)")).to_be_visible()
     boxes.nth(2).check()
     page.get_by_role("link", name="Compare the two chosen").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Two candidates compared")
     row = page.get_by_role("row", name=re.compile("^Throughput per GPU"))
-    expect(row).to_contain_text("better" if ranked[0]["score"] > ranked[2]["score"] else "same")
-    expect(page.get_by_role("columnheader", name=f"B, rank {ranked[2]['rank']}").first).to_be_visible()
+    said = "better" if ranked[0]["score"] > third["score"] else "same"
+    expect(row).to_contain_text(said)
+    expect(page.locator(".lead")).to_contain_text(f"Set beside B, A has the {said} throughput per GPU")
+    expect(page.get_by_role("columnheader", name=f"B, rank {third['rank']}").first).to_be_visible()
     picture(page, "comparison")
 
 

@@ -1,31 +1,32 @@
 // One candidate: why it won (or what it lost by), the course of its replay, its latencies, and how to run it for real.
 
-import { getItems, getJson, getText, studyPath } from "./api.js";
+import { getJson, getText, studyPath } from "./api.js";
 import { el, refill } from "./dom.js";
-import { batching, change, deploymentName, number, studyName } from "./format.js";
-import { median, metricLabel, objectivePhrase, objectiveUnit, sense } from "./metrics.js";
+import { batching, deploymentName, number, studyName } from "./format.js";
+import { median, metricLabel } from "./metrics.js";
 import { copyButton, crumbs, fact, section } from "./parts.js";
-import { courses, knobDifferences, knobTable, latencies, metricTables, scaling } from "./side_by_side.js";
-
-const MOST_SAID = 3; // differences in the opening sentence; the table has all
+import { getRanking } from "./ranking.js";
+import { courses, knobTable, latencies, metricTables, scaling } from "./side_by_side.js";
+import { fullName, isPareto, objectivesOf, placeOf, reasons, rivalName, rivalOf, steadiness } from "./standing.js";
 
 /** Fill the place. */
 export async function showCandidate(place, signal, studyId, candidateId) {
   const path = (...parts) => studyPath(studyId, ...parts);
-  const [study, candidate, report, { items: ranked }] = await Promise.all([
+  const [study, candidate, report] = await Promise.all([
     getJson(path(), signal),
     getJson(path("candidates", candidateId), signal),
     getJson(path("candidates", candidateId, "report"), signal),
-    getItems(path("candidates"), signal, 500),
   ]);
-  const rival = rivalOf(candidate, ranked);
+  const ranked = await getRanking(study, signal);
+  const next = rivalOf(candidate, ranked.items);
+  const rival = next && (await getJson(path("candidates", next.id), signal));
   const course = courses([[deploymentName(candidate.deployment), report.timeline]]);
   const percentiles = latencies([[deploymentName(candidate.deployment), candidate.metrics]]);
   const scaled = scaling(report);
   place.replaceChildren(
     crumbs(["Studies", "#/"], [studyName(study), `#/studies/${studyId}`], [`Candidate ${candidate.rank ?? "without a rank"}`]),
     el("h1", {}, deploymentName(candidate.deployment)),
-    el("p", { class: "lead" }, verdictOf(study, candidate, rival, ranked)),
+    el("p", { class: "lead" }, `${placeOf(study, candidate)}: ${objectivesOf(candidate)}. `, reasons(study, candidate, ranked).join(" "), " ", steadiness(study, candidate)),
     el("dl", { class: "facts" }, facts(study, candidate)),
     section(isWinner(study, candidate) ? "Why it won" : "How it compares", against(study, candidate, rival, ranked)),
     section("How to run it", deploymentTexts(path, candidate, signal)),
@@ -38,45 +39,8 @@ export async function showCandidate(place, signal, studyId, candidateId) {
   percentiles.draw();
 }
 
-function isPareto(study) {
-  return study.config.goal.target === "pareto";
-}
-
 function isWinner(study, candidate) {
   return candidate.rank === 1 && !isPareto(study);
-}
-
-/** The candidate to set beside: the runner-up of the winner, else the winner; the neighbour on a front. */
-function rivalOf(candidate, ranked) {
-  const first = ranked.find((each) => each.id !== candidate.id);
-  if (candidate.rank === null) return first ?? null;
-  return ranked.find((each) => each.rank === (candidate.rank === 1 ? 2 : 1)) ?? first ?? null;
-}
-
-function nameOf(study, rival) {
-  if (rival.rank === 1) return isPareto(study) ? "the first of the front" : "the winner";
-  return isPareto(study) ? `place ${rival.rank}` : "the runner-up";
-}
-
-function verdictOf(study, candidate, rival, ranked) {
-  const names = Object.keys(candidate.objectives);
-  const values = names.map((name) => `${objectivePhrase(name)} ${number(candidate.objectives[name])} ${objectiveUnit(name)}`);
-  const place = candidate.rank === null ? "Not ranked" : isPareto(study) ? `Place ${candidate.rank} of ${ranked.length} on the front` : `Rank ${candidate.rank} of ${ranked.length}`;
-  const parts = [`${place}: ${values.join(", ")}.`];
-  if (rival && !isPareto(study)) {
-    const middle = median(ranked.map((each) => each.objectives[names[0]]));
-    const differs = knobDifferences(candidate, rival);
-    parts.push(`That is ${change(candidate.objectives[names[0]], rival.objectives[names[0]])} against ${nameOf(study, rival)} and ${change(candidate.objectives[names[0]], middle)} against the median.`);
-    if (differs.length > 0 && differs.length <= MOST_SAID) {
-      parts.push(`From ${nameOf(study, rival)} it differs in ${differs.map(([name, mine, theirs]) => `${name} (${mine} instead of ${theirs})`).join(", ")}.`);
-    }
-  }
-  if (isPareto(study) && candidate.on_front) {
-    const best = names.filter((name) => ranked.every((each) => (each.objectives[name] - candidate.objectives[name]) * sense(name) <= 0));
-    parts.push(best.length ? `Nothing has better ${best.map((name) => objectivePhrase(name)).join(" or ")}.` : "Whatever beats it in one objective is worse in another.");
-  }
-  if (rival && candidate.rejected !== rival.rejected) parts.push(`It rejects ${number(candidate.rejected)} requests, ${nameOf(study, rival)} ${number(rival.rejected)}: fewer rejections come first.`);
-  return parts.join(" ");
 }
 
 function facts(study, candidate) {
@@ -93,14 +57,13 @@ function facts(study, candidate) {
 }
 
 function against(study, candidate, rival, ranked) {
-  const others = ranked.filter((each) => each.rank !== null);
-  const middle = others.length > 2 ? (of) => median(others.map(of)) : null;
-  const names = ["this one", rival ? nameOf(study, rival) : ""];
+  const middle = ranked.items.length > 2 ? (of) => median(ranked.items.map(of)) : null;
+  const names = ["This one", rival ? rivalName(study, rival) : ""];
   return [
-    rival && el("p", {}, "Set beside ", el("a", { href: `#/studies/${study.id}/candidates/${rival.id}` }, `${nameOf(study, rival)}, ${deploymentName(rival.deployment)}, ${batching(rival.deployment)}`), ". ",
+    rival && el("p", {}, "Set beside ", el("a", { href: `#/studies/${study.id}/candidates/${rival.id}` }, `${rivalName(study, rival)}, ${fullName(rival)}`), ". ",
       el("a", { href: `#/compare/${study.id}/${candidate.id}/${study.id}/${rival.id}` }, "Compare the two in full")),
     rival && knobTable(candidate, rival, names),
-    metricTables([candidate, rival], names, middle),
+    metricTables([candidate, rival], names, middle && { name: ranked.isCut ? `Median of the first ${number(ranked.items.length)}` : "Median of all", of: middle }),
   ];
 }
 

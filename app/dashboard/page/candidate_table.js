@@ -3,6 +3,8 @@
 import { el, refill, scrolling } from "./dom.js";
 import { deploymentName, number, pools } from "./format.js";
 import { objectiveLabel, objectiveUnit } from "./metrics.js";
+import { outcomes } from "./standing.js";
+import { noCandidate } from "./words.js";
 
 const PAGE = 20;
 const METRICS = [
@@ -15,15 +17,26 @@ const METRICS = [
 
 /** A table that keeps its order, its choice and its focus while candidates arrive. */
 export function candidateTable(study, isPareto) {
-  const state = { sorted: null, descends: false, shown: PAGE, chosen: new Set(), items: [] };
+  const state = { sorted: null, descends: false, shown: PAGE, chosen: new Set(), all: [], items: [], isFolded: true };
   let columns = [];
   const header = el("tr", {});
   const body = el("tbody", {});
   const caption = el("caption", {});
   const below = el("div", { class: "buttons" });
   const table = scrolling("Candidates", el("table", { class: "candidates" }, caption, el("thead", {}, header), body));
-  const nothing = el("p", { class: "notice" }, "No candidate yet.");
-  const node = el("div", {}, nothing, table, below);
+  const nothing = el("p", { class: "notice" });
+  const fold = el("input", { type: "checkbox", checked: true, onchange: () => { state.isFolded = fold.checked; choose(); } });
+  const folding = el("label", { class: "fold" }, fold, " One row for candidates that end alike (same main figures and GPUs)");
+  const node = el("div", {}, nothing, folding, table, below);
+
+  function choose() {
+    const groups = outcomes(state.all);
+    folding.hidden = groups.length === state.all.length;
+    state.items = state.isFolded ? groups.map(({ first }) => first) : state.all;
+    const alike = new Map(groups.map(({ first, alike: others }) => [first.id, others]));
+    columns = columnsFor(state.items, isPareto, state.isFolded && !folding.hidden ? alike : null);
+    draw();
+  }
 
   function draw() {
     nothing.hidden = state.items.length > 0;
@@ -77,22 +90,23 @@ export function candidateTable(study, isPareto) {
 
   return {
     node,
-    draw(ranked) {
-      state.items = ranked.items;
+    draw(now, ranked) {
+      state.all = ranked.items;
       state.isCut = ranked.isCut;
-      columns = columnsFor(ranked.items, isPareto);
-      draw();
+      nothing.textContent = noCandidate(now);
+      choose();
     },
   };
 }
 
-function captionOf({ items, shown, isCut }, isPareto) {
-  const listed = Math.min(items.length, shown);
-  const what = isPareto ? "on the front" : "ranked";
-  return `${number(listed)} of ${number(items.length)}${isCut ? " or more" : ""} candidates ${what}; press a column’s name to sort`;
+function captionOf({ all, items, shown, isCut }, isPareto) {
+  const listed = number(Math.min(items.length, shown));
+  const whole = `${isCut ? "the first " : ""}${number(all.length)} candidates ${isPareto ? "on the front" : "ranked"}`;
+  const what = items.length < all.length ? `${listed} of ${number(items.length)} outcomes among ${whole}` : `${listed} of ${whole}`;
+  return `${what}; press a column’s name to sort`;
 }
 
-function columnsFor(items, isPareto) {
+function columnsFor(items, isPareto, alike) {
   const text = (name, value) => ({ name, value, isNumber: false, startsDescending: false });
   const figure = (name, unit, value, startsDescending = false) => ({ name, unit, value, isNumber: true, startsDescending });
   const objectives = Object.keys(items[0]?.objectives ?? {});
@@ -100,6 +114,7 @@ function columnsFor(items, isPareto) {
   const perPool = (field) => (each) => pools(each.deployment).map(([, pool]) => pool[field]).join(" / ");
   const optional = [
     text("Router", (each) => each.deployment.router.mode.replace("_", " ")),
+    text("Planner", (each) => (each.deployment.planner ? "scales" : "none")),
     figure("KV load", "", (each) => each.deployment.kv_load_ratio),
     figure("MTP", "tokens", (each) => each.deployment.aic_nextn),
     figure("Rejected", "requests", (each) => each.rejected),
@@ -112,6 +127,7 @@ function columnsFor(items, isPareto) {
     text("Batch tokens", perPool("max_num_batched_tokens")),
     text("Batch seqs", perPool("max_num_seqs")),
     ...optional,
+    ...(alike ? [figure("Alike", "others", (each) => alike.get(each.id), true)] : []),
     ...METRICS.map(([name, label, unit]) => figure(label, unit, (each) => each.metrics[name], name === "output_throughput_tok_s")),
   ];
 }

@@ -2,9 +2,11 @@
 
 import { getJson, studyPath } from "./api.js";
 import { el } from "./dom.js";
-import { batching, deploymentName, studyName } from "./format.js";
+import { batchingWords, change, deploymentName, studyName } from "./format.js";
+import { objectivePhrase, sense, verdict } from "./metrics.js";
 import { crumbs, section } from "./parts.js";
 import { courses, knobTable, latencies, metricTables } from "./side_by_side.js";
+import { endAlike } from "./standing.js";
 
 /** Fill the place. */
 export async function showComparison(place, signal, leftStudy, leftId, rightStudy, rightId) {
@@ -19,7 +21,9 @@ export async function showComparison(place, signal, leftStudy, leftId, rightStud
     el("ul", { class: "sides" }, sides.map(({ study, candidate }, side) => el("li", {},
       el("strong", {}, `${names[side]}: `),
       el("a", { href: `#/studies/${study.id}/candidates/${candidate.id}` }, deploymentName(candidate.deployment)),
-      `, batching ${batching(candidate.deployment)} (${candidate.rank === null ? "not ranked" : `rank ${candidate.rank}`} in ${studyName(study)})`))),
+      `, ${batchingWords(candidate.deployment)}`,
+      left.study.id !== right.study.id && `; ${candidate.rank === null ? "not ranked" : `rank ${candidate.rank}`} in ${studyName(study)}`))),
+    el("p", { class: "lead" }, inShort(left.candidate, right.candidate)),
     el("p", {}, el("a", { href: `#/compare/${rightStudy}/${rightId}/${leftStudy}/${leftId}` }, "Swap the two")),
     section("Knobs", knobTable(left.candidate, right.candidate, names)),
     section("Metrics", metricTables([left.candidate, right.candidate], names)),
@@ -28,6 +32,15 @@ export async function showComparison(place, signal, leftStudy, leftId, rightStud
   );
   course.draw();
   percentiles.draw();
+}
+
+function inShort(left, right) {
+  if (endAlike(left, right)) return "The two end alike: every main figure is the same.";
+  const said = Object.keys(left.objectives).filter((name) => name in right.objectives).map((name) => {
+    const word = verdict(name, left.objectives[name], right.objectives[name], sense(name));
+    return word === "same" ? `the same ${objectivePhrase(name)}` : `the ${word} ${objectivePhrase(name)} (${change(left.objectives[name], right.objectives[name])})`;
+  });
+  return said.length ? `Set beside B, A has ${said.join(" and ")}.` : "The two studies have no objective in common.";
 }
 
 async function load(studyId, candidateId, signal) {

@@ -74,6 +74,12 @@ export function batching(deployment) {
   return pools(deployment).map(([, pool]) => `${pool.max_num_batched_tokens} / ${pool.max_num_seqs}`).join(" + ");
 }
 
+/** The same in words. */
+export function batchingWords(deployment) {
+  const said = pools(deployment).map(([role, pool]) => `${role === "agg" ? "" : `${role} `}${number(pool.max_num_batched_tokens)} tokens and ${number(pool.max_num_seqs)} sequences`);
+  return `${said.join(", ")} in a step`;
+}
+
 /** Every knob of a deployment with its value, flat: "agg replicas" -> "4". Values that are not set are left out. */
 export function knobs(deployment) {
   const found = new Map();

@@ -15,7 +15,7 @@ const SUFFIXES = [
 ];
 const SHORT = { ttft: "TTFT", tpot: "TPOT", itl: "ITL", ttst: "TTST", e2e: "end-to-end", kv: "KV", gpu: "GPU", gpus: "GPUs", num: "number of" };
 const DISTRIBUTION = /^(min|max|median|p75|p90|p95|p99|std|num)_/;
-const FIRST = [
+export const MAIN_METRICS = [
   "output_throughput_tok_s", "request_throughput_rps", "mean_output_token_throughput_per_user", "mean_ttft_ms", "p99_ttft_ms",
   "mean_tpot_ms", "p99_tpot_ms", "mean_e2e_latency_ms", "p99_e2e_latency_ms", "goodput_request_throughput_rps",
   "prefix_cache_reused_ratio", "completed_requests", "num_requests", "duration_ms",
@@ -72,12 +72,12 @@ export function verdict(metric, value, base, way = direction(metric)) {
 
 /** Names of the metrics that matter most. */
 export function mainMetrics(metrics) {
-  return FIRST.filter((name) => name in metrics);
+  return MAIN_METRICS.filter((name) => name in metrics);
 }
 
 /** The other means and totals; spread and counts of samples are left out. */
 export function otherMetrics(metrics) {
-  return Object.keys(metrics).filter((name) => !FIRST.includes(name) && !DISTRIBUTION.test(name));
+  return Object.keys(metrics).filter((name) => !MAIN_METRICS.includes(name) && !DISTRIBUTION.test(name));
 }
 
 /** Median of the numbers among values; null without any. */

@@ -7,17 +7,17 @@ import { direction, LATENCIES, mainMetrics, metricLabel, objectiveLabel, objecti
 
 const SIGNS = { better: "▲ better", worse: "▼ worse", same: "same", "": "" };
 
-/** Objectives and metrics of a candidate beside another's; `middle(of)` gives a median to set beside them, if any. */
+/** Objectives and metrics of a candidate beside another's; `middle`, medians to set beside the main ones: a name, and of(metric). */
 export function metricTables([left, right], [leftName, rightName], middle = null) {
   const objectives = Object.keys(left.objectives).map((name) => line(
-    `${objectiveLabel(name)}, ${objectiveUnit(name)}`, left.objectives[name], right?.objectives[name], middle?.((each) => each.objectives[name]), name, sense(name)));
-  const metrics = (names) => names.map((name) => line(
-    metricLabel(name), left.metrics[name], right?.metrics[name], middle?.((each) => each.metrics[name]), name, direction(name)));
-  const head = ["Metric", leftName, ...(right ? [rightName, "Difference", "So it is"] : []), ...(middle ? ["Median of the ranking", "Against it"] : [])];
-  const numbers = head.map((_, place) => place).slice(1);
+    `${objectiveLabel(name)}, ${objectiveUnit(name)}`, left.objectives[name], right?.objectives[name], middle?.of((each) => each.objectives[name]), name, sense(name)));
+  const metrics = (names, mid) => names.map((name) => line(
+    metricLabel(name), left.metrics[name], right?.metrics[name], mid?.of((each) => each.metrics[name]), name, direction(name)));
+  const head = (mid) => ["Metric", leftName, ...(right ? [rightName, "Difference", `${leftName.split(",")[0]} is`] : []), ...(mid ? [mid.name, "Difference"] : [])];
+  const table = (caption, rows, mid) => plainTable(caption, head(mid), rows, head(mid).map((_, place) => place).slice(1));
   return [
-    plainTable("Objectives and main metrics", head, [...objectives, ...metrics(mainMetrics(left.metrics))], numbers),
-    el("details", {}, el("summary", {}, "The other metrics"), plainTable("Other metrics", head, metrics(otherMetrics(left.metrics)), numbers)),
+    table("Objectives and main metrics", [...objectives, ...metrics(mainMetrics(left.metrics), middle)], middle),
+    el("details", {}, el("summary", {}, "The other metrics"), table("Other metrics", metrics(otherMetrics(left.metrics)), null)),
   ];
 
   function line(label, value, other, mid, name, way) {
@@ -25,7 +25,7 @@ export function metricTables([left, right], [leftName, rightName], middle = null
     return [
       label, number(value),
       ...(right ? [number(other), change(value, other), el("span", { class: said || null }, SIGNS[said])] : []),
-      ...(middle ? [number(mid), change(value, mid)] : []),
+      ...(mid === undefined ? [] : [number(mid), change(value, mid)]),
     ];
   }
 }

@@ -59,7 +59,7 @@ function list(page, wanted, more) {
   if (!items.length) return el("p", { class: "notice" }, emptyWords(page, wanted));
   return [
     scrolling("Studies", el("table", { class: "studies" },
-      el("caption", {}, `${items.length} studies, newest first`),
+      el("caption", {}, `${count(items.length, "study", "studies")}, newest first`),
       el("thead", {}, el("tr", {}, ["Study", "Status", "Progress", "Best", "Created"].map((text) => el("th", { scope: "col" }, text)))),
       el("tbody", {}, items.map(row)))),
     page.next_cursor && page.items.length < 500 && el("button", { type: "button", "data-stay": "more", onclick: more }, "Show older ones"),
@@ -85,7 +85,7 @@ function row(study) {
       study.name && el("span", { class: "below" }, study.model_name),
       labels.length > 0 && el("span", { class: "below" }, labels.map(([name, value]) => `${name}=${value}`).join(", "))),
     el("td", {}, statusMark(study.status)),
-    el("td", {}, bar(study), el("span", { class: "below" }, `${number(study.progress.done)} trials`)),
+    el("td", {}, bar(study), el("span", { class: "below" }, count(study.progress.done, "trial"))),
     el("td", {}, best(study)),
     el("td", { title: time(study.created_at) }, age(study.created_at)));
 }

@@ -7,8 +7,10 @@ import { age, duration, number, percent, studyName, time } from "./format.js";
 import { ENDED, follow, throttled } from "./live.js";
 import { objectivePhrase } from "./metrics.js";
 import { crumbs, fact, section, statusMark } from "./parts.js";
+import { getRanking } from "./ranking.js";
 import { studyCharts } from "./study_charts.js";
 import { excludedShapes, fruitlessTrials, settings, warnings } from "./study_sections.js";
+import { winnerCard } from "./winner.js";
 import * as words from "./words.js";
 
 const RELOAD_MS = 1_500;
@@ -32,7 +34,7 @@ async function loadLists(study, signal) {
   const { progress } = study;
   const fruitless = ["infeasible", "unsupported", "failed", "timed_out", "cancelled"].filter((status) => progress[status] > 0);
   const [ranked, points, plan, ...trials] = await Promise.all([
-    getItems(path("candidates"), signal, 500),
+    getRanking(study, signal),
     getItems(`${path("candidates")}?view=all&fields=${POINT_FIELDS}`, signal, MOST_POINTS),
     planOf(study, signal),
     ...fruitless.map((status) => getItems(`${path("trials")}?status=${status}`, signal, MOST_POINTS)),
@@ -78,7 +80,7 @@ function makeView(study, signal) {
   const goal = study.config.goal;
   const isPareto = goal.target === "pareto";
   const part = () => el("div", {});
-  const [head, problem, advice, fruitless, excluded, rest] = [part(), part(), part(), part(), part(), part()];
+  const [head, answer, facts, problem, advice, fruitless, excluded, rest] = Array.from({ length: 8 }, part);
   const mode = el("span", { class: "mode", role: "status" });
   const charts = studyCharts(study, (id) => { location.hash = `#/studies/${study.id}/candidates/${id}`; });
   const table = candidateTable(study, isPareto);
@@ -86,7 +88,7 @@ function makeView(study, signal) {
     crumbs(["Studies", "#/"], [studyName(study)]),
     el("h1", {}, studyName(study)),
     el("p", { class: "lead" }, lead(study), " ", mode),
-    head, problem, advice,
+    head, answer, facts, problem, advice,
     section(isPareto ? "The front" : "The ranking", charts.node),
     section("Candidates", table.node),
     section("Trials without a result", fruitless),
@@ -97,14 +99,16 @@ function makeView(study, signal) {
     nodes,
     say: (text) => refill(mode, text),
     drawHead(now) {
-      refill(head, headFacts(now));
+      refill(head, progressLine(now));
+      refill(facts, headFacts(now));
       refill(problem, problemOf(now));
     },
     drawLists(now, { ranked, points, plan, trials }) {
       if (signal.aborted) return;
+      refill(answer, winnerCard(now, ranked));
       refill(advice, warnings(now, plan));
       charts.draw(now, ranked.items, points);
-      table.draw(ranked);
+      table.draw(now, ranked);
       refill(fruitless, fruitlessTrials(now, trials));
       refill(excluded, excludedShapes(plan));
       refill(rest, settings(now));
@@ -120,13 +124,17 @@ function lead({ config }) {
   return `${space.model_name} on at most ${words.count(space.gpu_budget, "GPU")} of type ${space.hardware_sku}; looking for the ${target}.`;
 }
 
+function progressLine(study) {
+  const { fraction } = study.progress;
+  return el("div", { class: "progress-line" },
+    fraction === null ? !ENDED.has(study.status) && el("progress", { "aria-label": "progress" }) : el("progress", { max: 1, value: fraction, "aria-label": "progress" }),
+    el("span", {}, words.progress(study)));
+}
+
 function headFacts(study) {
-  const { progress, best } = study;
+  const { progress } = study;
   const isOver = ENDED.has(study.status);
   return [
-    el("div", { class: "progress-line" },
-      progress.fraction === null ? !isOver && el("progress", { "aria-label": "progress" }) : el("progress", { max: 1, value: progress.fraction, "aria-label": "progress" }),
-      el("span", {}, words.progress(study))),
     el("dl", { class: "facts" },
       fact("Status", statusMark(study.status), study.cancel_requested && !isOver ? "being cancelled" : null),
       fact("Done", progress.fraction === null ? "–" : percent(progress.fraction), progress.per_second ? `${number(progress.per_second)} trials/s` : null),
@@ -134,8 +142,6 @@ function headFacts(study) {
         ? fact("Took", study.started_at ? duration((Date.parse(study.finished_at) - Date.parse(study.started_at)) / 1000) : "–", `ended ${age(study.finished_at)}`)
         : fact("Time left", progress.eta_s === null ? "unknown yet" : duration(progress.eta_s), progress.eta_s === null ? null : "about, at this pace"),
       fact("Candidates", number(progress.feasible), progress.done > progress.feasible ? `${number(progress.done - progress.feasible)} trials gave none` : null),
-      fact("Best", best === null ? "none yet" : el("a", { href: `#/studies/${study.id}/candidates/${best.candidate_id}`, "data-stay": "best" },
-        best.front_size ? `front of ${best.front_size}` : number(Math.abs(best.score))), best === null ? null : words.count(best.used_gpus, "GPU")),
       fact("Submitted", age(study.created_at), time(study.created_at))),
     coverageOf(study, isOver),
     study.sla && el("p", {}, el("strong", {}, "SLA. "), words.sla(study.sla)),

@@ -2,8 +2,10 @@
 
 import { barsConfig, figure, scatterConfig, stepsConfig } from "./charts.js";
 import { el } from "./dom.js";
-import { batching, deploymentName, number } from "./format.js";
+import { deploymentName, number } from "./format.js";
 import { byRank, objectiveLabel, objectiveUnit, sense } from "./metrics.js";
+import { fullName, outcomes } from "./standing.js";
+import { noCandidate } from "./words.js";
 
 const BARS = 12;
 
@@ -12,15 +14,16 @@ export function studyCharts(study, open) {
   const goal = study.config.goal;
   const names = goal.target === "pareto" ? goal.pareto_objectives ?? ["throughput_per_gpu", "throughput_per_user"] : [goal.target];
   const isPlane = names.length > 1;
-  const first = isPlane ? figure("Candidates by their objectives", scatterConfig, "tall") : figure("The first of the ranking", barsConfig, "tall");
+  const first = isPlane ? figure("Candidates by their objectives", scatterConfig, "tall") : figure("The best outcomes", barsConfig, "tall");
   const second = figure(isPlane ? "How the front grew" : "The best so far, over time", stepsConfig, "tall");
-  const nothing = el("p", { class: "notice" }, "No candidate yet.");
+  const nothing = el("p", { class: "notice" });
   const drawn = el("div", { class: "charts" }, first.node, second.node);
   const cut = el("p", { class: "below" });
   const node = el("div", {}, nothing, drawn, cut);
   return {
     node,
     draw(now, ranked, points) {
+      nothing.textContent = noCandidate(now);
       nothing.hidden = points.items.length > 0;
       drawn.hidden = !nothing.hidden;
       cut.textContent = points.isCut ? `The charts show the first ${number(points.items.length)} candidates evaluated.` : "";
@@ -45,16 +48,16 @@ function plane(candidates, [x, y], open) {
 }
 
 function bars(ranked, objective, open) {
-  const shown = ranked.slice(0, BARS);
+  const shown = outcomes(ranked).slice(0, BARS).map(({ first }) => first);
   const data = {
-    names: shown.map((each) => `${each.rank}. ${deploymentName(each.deployment)}, ${batching(each.deployment)}`),
+    names: shown.map((each) => `${each.rank}. ${fullName(each)}`),
     values: shown.map((each) => each.objectives[objective]),
     ids: shown.map((each) => each.id),
     title: axisTitle(objective),
     open,
   };
   const spoken = shown.length
-    ? `Bars of the first ${shown.length}: from ${number(data.values[0])} for ${data.names[0]} to ${number(data.values.at(-1))}. The table below has the figures.`
+    ? `Bars of the best ${shown.length} outcomes: from ${number(data.values[0])} for ${data.names[0]} to ${number(data.values.at(-1))}. The table below has the figures.`
     : "No ranked candidate.";
   return [data, spoken];
 }

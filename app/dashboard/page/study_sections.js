@@ -10,7 +10,7 @@ const MOST_ROWS = 200;
 export function fruitlessTrials(study, trials) {
   const { done, feasible, cancelled } = study.progress;
   if (!trials.length) {
-    return el("p", {}, done === 0 ? "No trial has ended yet." : done === feasible ? "Every trial that ended is a candidate." : `${number(cancelled)} trials were cancelled.`);
+    return el("p", {}, done === 0 ? (study.finished_at ? "No trial was run." : "No trial has ended yet.") : done === feasible ? "Every trial that ended is a candidate." : `${number(cancelled)} trials were cancelled.`);
   }
   const groups = new Map();
   for (const trial of trials) {

@@ -32,7 +32,7 @@ export function count(amount, one, many = `${one}s`) {
 export function coverage({ evaluated, bounded_out: bounded, skipped, total, exhaustive }) {
   const whole = total === null ? "a space without an end" : count(total, "combination");
   const parts = [`${number(evaluated)} replayed`];
-  if (bounded) parts.push(`${number(bounded)} ruled out by a proof that none of them can be better`);
+  if (bounded) parts.push(`${number(bounded)} needed no replay, as a bound proves that they are no better, or they cannot end otherwise than one that was replayed`);
   if (skipped) parts.push(`${number(skipped)} left out`);
   const said = `Of ${whole}: ${parts.join(", ")}.`;
   if (exhaustive) return `The whole space is settled: no combination is better than those shown. ${said}`;
@@ -52,6 +52,11 @@ export function progress(study) {
   }
 }
 
+/** What stands where candidates would be. */
+export function noCandidate(study) {
+  return study.finished_at ? "No candidate." : "No candidate yet.";
+}
+
 /** What kind of problem a person faces, and what helps. */
 export function failure(problem) {
   switch (problem.status) {
@@ -66,7 +71,7 @@ export function failure(problem) {
 /** What is settled while a study runs; empty while nothing can be said. */
 export function coverageSoFar({ bounded_out: bounded, total }) {
   if (total === null) return "";
-  const proven = bounded ? `; ${number(bounded)} of them need no replay, as none can be better` : "";
+  const proven = bounded ? `; ${number(bounded)} of them need no replay: a bound proves that they are no better, or they cannot end otherwise than one that was replayed` : "";
   return `The space has ${count(total, "combination")}${proven}.`;
 }
 
