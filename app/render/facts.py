@@ -72,6 +72,27 @@ def assumptions(deployment: Deployment, facts: Facts) -> Iterator[str]:
         yield f"Host memory: the study assumed {facts.host_blocks} KV blocks{size} per rank; set the engine's offload."
 
 
+def start(name: str, role: RoleDeployment) -> str:
+    """How often to start the command of a role, in words."""
+    return f"{name}: start {role.replicas} of these, {role.shape.gpus} GPU{'' if role.shape.gpus == 1 else 's'} each"
+
+
+def by_hand(deployment: Deployment, own_settings: str = "") -> Iterator[str]:
+    """What whoever starts the engines one by one has to see to, line by line. own_settings: what else each one needs."""
+    if deployment.planner:
+        yield "Fleet: as it was before the planner scaled it; format=dynamo has the planner."
+    if sum(role.replicas for role in deployment.roles.values()) > 1:
+        yield f"Engines that share a host: give each its own GPUs (CUDA_VISIBLE_DEVICES) and its own --port{own_settings}."
+
+
+def routing(deployment: Deployment) -> Iterator[str]:
+    """How requests were routed in the replay, line by line; for aggregated engines, and under a KV router."""
+    if deployment.router.mode == "kv_router":
+        yield "In front: the replay used a KV-aware router; format=dynamo has one with the weights of this candidate."
+    elif deployment.mode == "agg":
+        yield "In front: any load balancer that takes turns (round robin), as in the replay."
+
+
 def heading(lines: Iterator[str] | Sequence[str]) -> str:
     """Lines as comments of a shell script or a YAML document."""
     return "".join(f"# {line}\n" for line in lines)

@@ -5,7 +5,7 @@ Source: SGLang, "Server Arguments", and its server_args; docs/deployment.md name
 
 from collections.abc import Iterator
 
-from app.render.facts import Facts, assumptions, command, heading, num_nodes, origin
+from app.render.facts import Facts, assumptions, by_hand, command, heading, num_nodes, origin, routing, start
 from app.schemas.deployment import Deployment
 
 CHUNK_TOKENS = 8192
@@ -76,10 +76,19 @@ def notes(_deployment: Deployment) -> Iterator[str]:
 
 def render(deployment: Deployment, facts: Facts) -> str:
     """A shell text with one command per role and, disaggregated, one for the router."""
-    parts = [heading([*origin(deployment, facts), *notes(deployment), *assumptions(deployment, facts)])]
+    parts = [
+        heading(
+            [
+                *origin(deployment, facts),
+                *notes(deployment),
+                *assumptions(deployment, facts),
+                *by_hand(deployment, _apart(deployment)),
+            ]
+        )
+    ]
     for port, (name, role) in enumerate(deployment.roles.items(), start=30000):
         nodes = num_nodes(deployment, role)
-        lines = [f"{name}: start {role.replicas} of these, {role.shape.gpus} GPUs each"]
+        lines = [start(name, role)]
         if nodes > 1:
             lines.append(f"each over {nodes} nodes: run it on every node, with that node's own numbers")
         given = {**options(deployment, name), **node_options(nodes), "--host": "0.0.0.0", "--port": port}
@@ -99,11 +108,11 @@ def _in_front(deployment: Deployment) -> str:
         }
         words = ["python", "-m", "sglang_router.launch_router", "--pd-disaggregation"]
         lines = [" ".join(words), *(f"{name} {value}" for name, value in pools.items()), "--policy round_robin"]
-        said = ["In front; repeat --prefill and --decode for every replica, with its own address"]
+        said = [*routing(deployment), "In front; repeat --prefill and --decode for every replica, with its own address"]
         return heading(said) + " \\\n  ".join(lines) + "\n"
-    if deployment.router.mode == "kv_router":
-        said = [
-            "In front: the replay used a KV-aware router; format=dynamo has one with the weights of this candidate."
-        ]
-        return heading(said)
-    return heading(["In front: any load balancer that takes turns (round robin), as in the replay."])
+    return heading(routing(deployment))
+
+
+def _apart(deployment: Deployment) -> str:
+    """What engines of one host would share, besides GPUs and ports."""
+    return ", prefill engines also their own --disaggregation-bootstrap-port" if deployment.mode == "disagg" else ""

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from app.render.facts import Facts, assumptions, command, heading, num_nodes, origin
+from app.render.facts import Facts, assumptions, by_hand, command, heading, num_nodes, origin, routing, start
 from app.schemas.deployment import Deployment
 
 
@@ -58,10 +58,12 @@ def notes(deployment: Deployment) -> Iterator[str]:
 
 def render(deployment: Deployment, facts: Facts) -> str:
     """A shell text: per role a file of options and a command, and disaggregated, one for the orchestrator."""
-    parts = [heading([*origin(deployment, facts), *notes(deployment), *assumptions(deployment, facts)])]
+    parts = [
+        heading([*origin(deployment, facts), *notes(deployment), *assumptions(deployment, facts), *by_hand(deployment)])
+    ]
     for port, (name, role) in enumerate(deployment.roles.items(), start=8001):
         nodes = num_nodes(deployment, role)
-        lines = [f"{name}: start {role.replicas} of these, {role.shape.gpus} GPUs each"]
+        lines = [start(name, role)]
         words = ["trtllm-serve", deployment.model_name]
         if nodes > 1:
             lines.append(f"each over {nodes} nodes: run it once per GPU under mpirun or srun")
@@ -78,11 +80,7 @@ def _file(path: str, document: dict[str, Any]) -> str:
 
 def _in_front(deployment: Deployment) -> str:
     if deployment.mode == "agg":
-        if deployment.router.mode == "kv_router":
-            said = "the replay used a KV-aware router; format=dynamo has one with the weights of this candidate."
-        else:
-            said = "any load balancer that takes turns (round robin), as in the replay."
-        return heading([f"In front: {said}"])
+        return heading(routing(deployment))
     servers = {
         "hostname": "0.0.0.0",
         "port": 8000,
@@ -90,9 +88,9 @@ def _in_front(deployment: Deployment) -> str:
         "context_servers": _servers("PREFILL_ADDRESS", 8001, deployment, "prefill"),
         "generation_servers": _servers("DECODE_ADDRESS", 8002, deployment, "decode"),
     }
-    said = "In front; put in the address of every replica"
+    said = [*routing(deployment), "In front; put in the address of every replica"]
     command_line = command(["trtllm-serve", "disaggregated"], {"-c": "orchestrator.yaml"})
-    return heading([said]) + _file("orchestrator.yaml", servers) + command_line
+    return heading(said) + _file("orchestrator.yaml", servers) + command_line
 
 
 def _servers(host: str, port: int, deployment: Deployment, name: str) -> dict[str, Any]:

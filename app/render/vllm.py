@@ -5,7 +5,7 @@ Source: vLLM, "vllm serve" and "Engine Arguments"; docs/deployment.md names page
 
 from collections.abc import Iterator
 
-from app.render.facts import Facts, assumptions, command, compact, heading, num_nodes, origin
+from app.render.facts import Facts, assumptions, by_hand, command, compact, heading, num_nodes, origin, routing, start
 from app.schemas.deployment import Deployment, RoleDeployment
 
 KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
@@ -64,10 +64,19 @@ def notes(deployment: Deployment) -> Iterator[str]:
 
 def render(deployment: Deployment, facts: Facts) -> str:
     """A shell text with one command per role."""
-    parts = [heading([*origin(deployment, facts), *notes(deployment), *assumptions(deployment, facts)])]
+    parts = [
+        heading(
+            [
+                *origin(deployment, facts),
+                *notes(deployment),
+                *assumptions(deployment, facts),
+                *by_hand(deployment, _apart(deployment)),
+            ]
+        )
+    ]
     for port, (name, role) in enumerate(deployment.roles.items(), start=8000):
         nodes = num_nodes(deployment, role)
-        lines = [f"{name}: start {role.replicas} of these, {role.shape.gpus} GPUs each"]
+        lines = [start(name, role)]
         if nodes > 1:
             lines.append(f"each over {nodes} nodes: run it on every node, with that node's own numbers,")
             lines.append("and with --headless on every node but the first, which alone answers requests")
@@ -81,7 +90,9 @@ def _in_front(deployment: Deployment) -> Iterator[str]:
     if deployment.mode == "disagg":
         yield "In front: a proxy that sends each request to a prefill and then to a decode engine;"
         yield "vLLM ships one as an example, Dynamo as a product (format=dynamo)."
-    elif deployment.router.mode == "kv_router":
-        yield "In front: the replay used a KV-aware router; format=dynamo has one with the weights of this candidate."
-    else:
-        yield "In front: any load balancer that takes turns (round robin), as in the replay."
+    yield from routing(deployment)
+
+
+def _apart(deployment: Deployment) -> str:
+    """What engines of one host would share, besides GPUs and ports: vLLM, "NixlConnector Usage Guide"."""
+    return ", and in the environment its own VLLM_NIXL_SIDE_CHANNEL_PORT" if deployment.mode == "disagg" else ""

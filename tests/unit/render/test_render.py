@@ -163,3 +163,22 @@ def test_commands_of_another_engine_are_refused_with_those_that_fit(backend: str
         render(agg(backend, "tp"), FACTS, wanted)
     fault = refused.value.faults[0]
     assert (fault.pointer, fault.remedy) == ("format", f"use dynamo or {backend}")
+
+
+@pytest.mark.parametrize("mode", [agg, disagg])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_commands_say_what_routed_the_replay_and_what_engines_of_one_host_need(backend: str, mode: Any) -> None:
+    arguments_of = (backend, "tp") if mode is agg else (backend,)
+    text = render(mode(*arguments_of, router=ROUTER), FACTS, backend)
+    assert "the replay used a KV-aware router" in text
+    assert "CUDA_VISIBLE_DEVICES" in text
+    assert ("VLLM_NIXL_SIDE_CHANNEL_PORT" in text) == (backend == "vllm" and mode is disagg)
+    alone = agg(backend, "tp", agg=role("tp", replicas=1))
+    assert "CUDA_VISIBLE_DEVICES" not in render(alone, FACTS, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_commands_of_a_scaled_fleet_say_that_the_planner_is_elsewhere(backend: str) -> None:
+    scaled = agg(backend, "tp", planner={"enable_load_scaling": True})
+    assert "before the planner scaled it" in render(scaled, FACTS, backend)
+    assert "before the planner scaled it" not in render(agg(backend, "tp"), FACTS, backend)
