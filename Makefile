@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo serve check audit test test-fast test-browser doctor golden bench openapi migration replay lock
+.PHONY: help setup dev demo serve keys check audit test test-fast test-browser doctor golden bench openapi migration replay lock
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -14,6 +14,8 @@ demo:           ## one search with every real part, shown and stopped
 	$(PYTHON) run.py demo
 serve:          ## the service until Ctrl-C
 	$(PYTHON) run.py serve
+keys:           ## API keys of the running service; ARGS="create --project ci"
+	$(PYTHON) run.py keys $(ARGS)
 doctor:         ## what could keep the service from running here
 	$(PYTHON) run.py doctor
 audit:          ## known vulnerabilities of the locked packages; ARGS="--from all.zip" takes in a dump of OSV

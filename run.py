@@ -1,4 +1,4 @@
-"""The way in: `python3 run.py setup | demo | serve | test | test-browser | check | audit | bench | doctor`; see README.md.
+"""`python3 run.py setup | demo | serve | keys | test | test-browser | check | audit | bench | doctor`; see README.md.
 
 Standard library only.
 """
@@ -18,6 +18,7 @@ from launch.demo import show_demo
 from launch.doctor import examine
 from launch.folders import REPOSITORY, data_folder, new_run_folder, open_data_folder
 from launch.install import DEV_LOCK, EXTRAS, PYTHON, RUNTIME_LOCK, install, install_extra
+from launch.keys import manage_keys
 from launch.process import LaunchError, raise_interrupt_on_signals, run_in_foreground
 from launch.stack import child_env, services, start_application
 
@@ -48,6 +49,12 @@ def serve(_arguments: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             print("stopping ...", flush=True)
             return 0
+
+
+def keys(arguments: argparse.Namespace) -> int:
+    """Make, list and revoke API keys of the service that `serve` keeps up: create | list | revoke."""
+    install(RUNTIME_LOCK)
+    return manage_keys(data_folder(), arguments.options)
 
 
 def demo(_arguments: argparse.Namespace) -> int:
@@ -102,6 +109,10 @@ def doctor(_arguments: argparse.Namespace) -> int:
     return examine()
 
 
+WITH_OPTIONS = (keys, test, test_browser, audit, bench)
+"""Commands that hand on what follows their name."""
+
+
 @contextlib.contextmanager
 def run_folder() -> Iterator[Path]:
     """A temporary data folder that is gone afterwards."""
@@ -117,8 +128,8 @@ def main() -> int:
     """Run one command; its exit code, 130 when interrupted."""
     parser = argparse.ArgumentParser(prog="run.py", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for command in (setup, demo, serve, test, test_browser, check, audit, bench, doctor):
-        takes_options = command in (test, test_browser, audit, bench)
+    for command in (setup, demo, serve, keys, test, test_browser, check, audit, bench, doctor):
+        takes_options = command in WITH_OPTIONS
         name = command.__name__.replace("_", "-")
         one = commands.add_parser(name, help=command.__doc__, add_help=not takes_options)
         one.set_defaults(run=command)
@@ -127,7 +138,7 @@ def main() -> int:
             one.add_argument("--extra", action="append", default=[], choices=EXTRAS, help="may be repeated")
     arguments, rest = parser.parse_known_args()
     arguments.options = rest
-    if rest and arguments.command not in ("test", "test-browser", "audit", "bench"):
+    if rest and arguments.run not in WITH_OPTIONS:
         parser.error(f"unknown arguments: {' '.join(rest)}")
     raise_interrupt_on_signals()
     try:

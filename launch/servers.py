@@ -70,7 +70,22 @@ def start_postgres(folder: Path, *, for_tests: bool) -> tuple[Child, str]:
         return lambda pid: postmaster_is_ready(data, pid)
 
     child, port = start_on_free_port(program, ready)
-    return child, f"postgresql://app@127.0.0.1:{port}/postgres"
+    return child, database_url(port)
+
+
+def database_url(port: int) -> str:
+    """The DATABASE_URL of a private Postgres."""
+    return f"postgresql://app@127.0.0.1:{port}/postgres"
+
+
+def running_postgres(folder: Path) -> str:
+    """DATABASE_URL of the private Postgres that another run keeps up on `folder`. Raises: LaunchError when none does."""
+    try:
+        port = int((folder / "postgres" / "data" / "postmaster.pid").read_text().splitlines()[3])
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except (OSError, ValueError, IndexError):
+        raise LaunchError(f"no service runs on {folder}; start it with `python3 run.py serve`") from None
+    return database_url(port)
 
 
 def init_database(binaries: Path, home: Path, data: Path) -> None:

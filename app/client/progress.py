@@ -46,7 +46,9 @@ def line(study: StudyView) -> str:
     if progress.eta_s and study.status not in STUDY_TERMINAL:
         parts.append(f"{progress.eta_s:.0f} s left")
     if study.best is not None:
-        parts.append(f"best {study.best.score:,.6g} on {study.best.used_gpus} GPUs")
+        parts.append(
+            f"best {study.best.score:,.6g} on {study.best.used_gpus} GPU{'' if study.best.used_gpus == 1 else 's'}"
+        )
     return ", ".join(parts)
 
 
@@ -91,6 +93,8 @@ def _row(candidate: CandidateView) -> dict[str, str]:
         "candidate": str(candidate.id),
         "deployment": f"{deployment['backend']} {shown}",
         "GPUs": str(candidate.used_gpus),
+        "batching": " + ".join(f"{pool['max_num_batched_tokens']}/{pool['max_num_seqs']}" for _, pool in pools),
+        "router": deployment["router"]["mode"],
         **{name: f"{value:,.6g}" for name, value in candidate.objectives.items()},
     }
 

@@ -43,9 +43,14 @@ def num_nodes(deployment: Deployment, role: RoleDeployment) -> int:
     return -(-role.shape.gpus // per_node)
 
 
+def gpus_in_words(count: int) -> str:
+    """A number of GPUs."""
+    return f"{count} GPU{'' if count == 1 else 's'}"
+
+
 def origin(deployment: Deployment, facts: Facts) -> Iterator[str]:
     """Where the text comes from, and with which versions, line by line."""
-    where = f"{deployment.used_gpus} GPUs of {deployment.hardware_sku}"
+    where = f"{gpus_in_words(deployment.used_gpus)} of {deployment.hardware_sku}"
     yield f"Candidate {facts.candidate_id} of study {facts.study_id}: {where}."
     version = facts.engine_version or "an unknown version"
     measured = f" ({facts.perf_data})" if facts.perf_data else ""
@@ -74,7 +79,7 @@ def assumptions(deployment: Deployment, facts: Facts) -> Iterator[str]:
 
 def start(name: str, role: RoleDeployment) -> str:
     """How often to start the command of a role, in words."""
-    return f"{name}: start {role.replicas} of these, {role.shape.gpus} GPU{'' if role.shape.gpus == 1 else 's'} each"
+    return f"{name}: start {role.replicas} of these, {gpus_in_words(role.shape.gpus)} each"
 
 
 def by_hand(deployment: Deployment, own_settings: str = "") -> Iterator[str]:

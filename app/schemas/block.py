@@ -88,7 +88,7 @@ class OneOf:
             if value == choice and _same_kind(value, choice):
                 return choice
         legal = ", ".join(str(choice) for choice in self.choices)
-        raise refuse("not_a_choice", f"is not one of {legal}", self._remedy(value, legal))
+        raise refuse("not_a_choice", "is none of the choices", self._remedy(value, legal))
 
     def _remedy(self, value: Any, legal: str) -> str:
         for alias, meant in self.aliases:
