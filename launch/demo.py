@@ -39,6 +39,7 @@ def show_demo(url: str, stack: Stack, begun: float) -> int:
         print("the study succeeded without a candidate")
         return 1
     print(table([row_of(candidate) for candidate in ranked]))
+    print(winner_line(ranked))
     done = study["progress"]["done"]
     print(f"{done} trials in {took:.2f} s; {time.monotonic() - begun:.1f} s since the command was typed")
     print(things_to_try())
@@ -112,6 +113,18 @@ def row_of(candidate: Json) -> dict[str, str]:
     }
 
 
+def winner_line(ranked: list[Json]) -> str:
+    """What won, and by how much over the first candidate with another outcome."""
+    first, row = ranked[0], row_of(ranked[0])
+    words = f"the winner: {row['deployment']} on {row['GPUs']} GPU{'' if first['used_gpus'] == 1 else 's'}"
+    ties = [each for each in ranked if each["score"] == first["score"]]
+    if len(ties) < len(ranked):
+        other = ranked[len(ties)]
+        lead = abs(first["score"] / other["score"] - 1) if other["score"] else 0.0
+        words += f", {lead:.1%} better than {row_of(other)['deployment']} of rank {other['rank']}"
+    return words + (f"; {len(ties) - 1} more end alike, ties go to the simplest" if len(ties) > 1 else "")
+
+
 def shape_of(pool: Json) -> str:
     """Replicas and parallel widths, e.g. "4x tp2"; widths of one are left out."""
     widths = [f"{name}{width}" for name, width in pool["shape"].items() if width > 1]
@@ -139,7 +152,7 @@ def tails(stack: Stack) -> str:
 
 
 def things_to_try() -> str:
-    """Three commands for a service that `run.py serve` keeps up."""
+    """The dashboard and three commands, for a service that `run.py serve` keeps up."""
     url, example = "http://127.0.0.1:8000", EXAMPLE.relative_to(REPOSITORY)
     return "\n".join(
         (
@@ -147,5 +160,6 @@ def things_to_try() -> str:
             f"  curl -s '{url}/studies?wait=60' -H 'Content-Type: application/json' -d @{example}",
             f"  curl -s '{url}/studies?limit=5'",
             f"  curl -s {url}/studies/ID/candidates -H 'Accept: text/csv'",
+            f"or open {url}/ in a browser",
         )
     )

@@ -55,3 +55,24 @@ def test_time_that_a_worker_needs_to_get_ready_is_not_taken_from_the_study(
 def test_study_that_does_not_get_on_is_given_up(follow: Callable[..., Any], status: str) -> None:
     with pytest.raises(LaunchError, match=f"still {status} after"):
         follow([(100.0, status)] * 20)
+
+
+def _candidate(rank: int, score: float, replicas: int) -> dict[str, Any]:
+    pool = {"shape": {"tp": 1}, "replicas": replicas, "max_num_batched_tokens": 8192, "max_num_seqs": 256}
+    return {
+        "rank": rank,
+        "score": score,
+        "used_gpus": replicas,
+        "deployment": {"backend": "vllm", "agg": pool},
+        "objectives": {"throughput_per_gpu": score},
+        "metrics": {},
+    }
+
+
+def test_winner_is_set_beside_the_next_outcome_and_its_twins_are_counted() -> None:
+    said = demo.winner_line([_candidate(1, 110.0, 2), _candidate(2, 110.0, 2), _candidate(3, 100.0, 1)])
+    assert said == (
+        "the winner: vllm agg 2x tp1 on 2 GPUs, 10.0% better than vllm agg 1x tp1 of rank 3; "
+        "1 more end alike, ties go to the simplest"
+    )
+    assert demo.winner_line([_candidate(1, 110.0, 1)]) == "the winner: vllm agg 1x tp1 on 1 GPU"
