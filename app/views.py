@@ -74,15 +74,15 @@ def progress(study: StudyRow) -> dict[str, Any]:
     counts = {name: getattr(study, f"num_{name}") for name in outcomes}
     done = sum(counts.values())
     ended = study.status in STUDY_TERMINAL
-    expected = None if ended or study.expected_trials is None else max(study.expected_trials, study.num_trials)
+    expected = None if study.expected_trials is None else max(study.expected_trials, study.num_trials)
     elapsed_s = _elapsed_s(study)
     per_second = done / elapsed_s if done and elapsed_s > 0 else None
     eta_s: float | None = 0.0 if ended else None
     if not ended and expected is not None and per_second:
         eta_s = max(expected - done, 0) / per_second
     fraction = 1.0 if study.status == "succeeded" else None
-    if fraction is None and (total := study.num_trials if ended else expected):
-        fraction = min(done / max(total, done), 1.0)
+    if fraction is None and expected:
+        fraction = min((done - study.num_cancelled) / expected, 1.0)  # what a cancel swept away was not done
     return {
         "trials_total": study.num_trials, "done": done, **counts, "cached": study.num_cached,
         "per_second": per_second, "eta_s": eta_s, "fraction": fraction,

@@ -45,3 +45,8 @@ def test_part_done_is_unknown_while_nobody_knows_how_many_trials_there_will_be()
 def test_eta_of_an_ended_study_is_zero() -> None:
     ended = _study(100, "succeeded", finished_at=datetime.now(UTC))
     assert (progress(ended)["eta_s"], progress(ended)["fraction"]) == (0.0, 1.0)
+
+
+def test_part_of_a_cancelled_study_leaves_out_what_was_swept_away_and_what_was_never_asked() -> None:
+    ended = _study(20, "cancelled", num_trials=50, num_cancelled=30, finished_at=datetime.now(UTC))
+    assert (progress(ended)["eta_s"], progress(ended)["fraction"]) == (0.0, 0.2)

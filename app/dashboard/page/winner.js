@@ -19,8 +19,7 @@ export function winnerCard(study, ranked) {
 function first(study, ranked) {
   const [winner] = ranked.items;
   const rival = rivalOf(winner, ranked.items);
-  const isOver = ENDED.has(study.status);
-  return section(isOver ? "The winner" : "The best so far",
+  return section(titleOf(study),
     el("p", { class: "name" }, link(study, winner, "winner")),
     el("p", { class: "muted" }, described(winner)),
     el("dl", { class: "facts" },
@@ -31,6 +30,11 @@ function first(study, ranked) {
     el("p", { class: "buttons" },
       el("a", { class: "button", href: `${address(study, winner)}`, "data-stay": "winner more" }, "How to run it, and its replay"),
       rival && !endAlike(winner, rival) && el("a", { class: "button", href: `#/compare/${study.id}/${winner.id}/${study.id}/${rival.id}`, "data-stay": "winner compare" }, "Compare with the next best")));
+}
+
+function titleOf({ status }) {
+  if (status === "succeeded") return "The winner";
+  return ENDED.has(status) ? "The best of what was tried" : "The best so far";
 }
 
 function ends(study, front) {
