@@ -10,6 +10,8 @@ from uuid import UUID
 
 import structlog
 from celery import Celery
+from celery.app.amqp import AMQP
+from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from kombu.pools import ProducerPool
 from redis import Redis
@@ -29,6 +31,21 @@ TRIAL_QUEUE = "b.trials"
 VISIBILITY_TIMEOUT_S = 600
 _SOCKET_TIMEOUT_S = 2.0
 _MOST_SENDERS = 10
+_LONGEST_RETRY_PAUSE_S = 3.0
+
+
+class _PersistentConnection(Connection):
+    """A connection that a worker tries again every few seconds. By default the pauses grow to half a minute, which is how
+    long work would stand still after a broker that was away for some minutes came back."""
+
+    def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Connect, with short pauses between attempts."""
+        pauses = {"interval_start": 1, "interval_step": 1, "interval_max": _LONGEST_RETRY_PAUSE_S}
+        return super().ensure_connection(*args, **{**pauses, **kwargs})  # type: ignore[no-untyped-call]
+
+
+class _Broker(AMQP):  # type: ignore[misc]
+    Connection = _PersistentConnection
 
 
 def _queue(name: str) -> Queue:
@@ -41,7 +58,7 @@ def _celery() -> Celery:
 
     The queues' names sort, studies before trials, so that a conductor step never waits behind a queue of replays.
     """
-    app = Celery("spica", broker=settings().redis_url)
+    app = Celery("spica", broker=settings().redis_url, amqp=_Broker)
     app.conf.update(
         # Each queue has an exchange of its own: by default all would share one, and get each other's messages.
         task_queues=[_queue(STUDY_QUEUE), _queue(TRIAL_QUEUE)],
@@ -56,7 +73,8 @@ def _celery() -> Celery:
         worker_hijack_root_logger=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        broker_channel_error_retry=True,  # Redis refuses writes while its disk is full or another one takes over.
+        # Redis refuses writes while its disk is full or another one takes over: as if it were away.
+        broker_channel_error_retry=True,
         beat_schedule={
             "rescue": {"task": RESCUE, "schedule": 5.0, "options": {"expires": 5.0}},
             "prune": {"task": PRUNE, "schedule": 3600.0, "options": {"expires": 3600.0}},

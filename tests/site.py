@@ -104,10 +104,21 @@ class Site:
         self.postgres.ask_to_stop()
         self.postgres.wait_stopped()
 
+    def kill_postgres(self) -> None:
+        """kill -9: its clients see their connections reset in the middle of whatever they asked."""
+        self.postgres.popen.send_signal(signal.SIGKILL)
+        self.postgres.popen.wait()
+
     def start_postgres(self) -> None:
         """The same data on the same port."""
-        self.postgres = Child(self.postgres.program)
-        until(lambda: _can_connect(self.database_url))
+
+        def is_up() -> bool:
+            # It refuses to start while processes of a killed one still hold its memory.
+            if self.postgres.popen.poll() is not None:
+                self.postgres = Child(self.postgres.program)
+            return _can_connect(self.database_url)
+
+        until(is_up)
 
     def kill_redis(self) -> None:
         """kill -9, and what it kept is lost."""
@@ -120,6 +131,14 @@ class Site:
         """An empty one on the same port."""
         self.redis = Child(self.redis.program)
         until(lambda: _answers_ping(self.redis_url))
+
+    def refuse_in_redis(self) -> None:
+        """It answers, but takes no writes: as with a full disk, or while another one takes over."""
+        Redis.from_url(self.redis_url).config_set("min-replicas-to-write", 1)
+
+    def accept_in_redis(self) -> None:
+        """It takes writes again."""
+        Redis.from_url(self.redis_url).config_set("min-replicas-to-write", 0)
 
     def empty_redis(self) -> None:
         """The broker forgets everything, and goes on."""
@@ -240,8 +259,10 @@ def misfortunes(site: Site, seed: int, num: int) -> list[Misfortune]:
         Misfortune("worker stopped", site.stop_worker, site.start_worker),
         Misfortune("API killed", site.kill_api, site.start_api),
         Misfortune("Postgres stopped", site.stop_postgres, site.start_postgres),
+        Misfortune("Postgres killed", site.kill_postgres, site.start_postgres),
         Misfortune("Redis killed", site.kill_redis, site.start_redis),
         Misfortune("Redis emptied", site.empty_redis, nothing),
+        Misfortune("Redis read-only", site.refuse_in_redis, site.accept_in_redis),
     ]
     rng = random.Random(seed)
     found: list[Misfortune] = []

@@ -29,6 +29,8 @@ CONNECT: dict[str, Any] = {
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
+    # Likewise one that vanished with a question on its way: probes are sent on idle connections only.
+    "tcp_user_timeout": 11_000,
 }
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 

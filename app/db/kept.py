@@ -19,6 +19,9 @@ from app.db.engine import CONNECT
 
 _GOOD = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 
+_PATIENCE_S = 15.0
+"""After which a question counts as lost. Whoever polls waits for the same connection, so none may be waited for for ever."""
+
 TextRow = list[bytes | None]
 """Columns as the database writes them, None for NULL."""
 
@@ -37,12 +40,16 @@ class KeptConnection:
         """What the statement gives for `$1`; asked once more if the connection has gone stale. Raises: psycopg.Error."""
         was_open = self._connection is not None
         try:
-            return await self._rows(sql, parameter)
-        except psycopg.OperationalError:
-            self.close()
-            if not was_open:
-                raise
-        return await self._rows(sql, parameter)
+            async with asyncio.timeout(_PATIENCE_S):
+                try:
+                    return await self._rows(sql, parameter)
+                except psycopg.OperationalError:
+                    self.close()
+                    if not was_open:
+                        raise
+                return await self._rows(sql, parameter)
+        except TimeoutError:
+            raise psycopg.OperationalError(f"the database did not answer within {_PATIENCE_S:.0f} s") from None
 
     def close(self) -> None:
         """Close the connection, if there is one; the next question opens another."""
@@ -87,13 +94,11 @@ class KeptConnection:
         """Bytes have come: a part of an answer, its end, or the end of the connection."""
         try:
             pgconn.consume_input()
-            while not pgconn.is_busy():
-                result = pgconn.get_result()
-                if result is None:
-                    break
-                self._result = result
-            else:
-                return
+            if not self._has_ended(pgconn):
+                # A connection that was reset behind these bytes may not be announced again (uvloop does not).
+                pgconn.consume_input()
+                if not self._has_ended(pgconn):
+                    return
         except psycopg.OperationalError as error:
             self.close()
             if self._answer is not None and not self._answer.done():
@@ -102,3 +107,12 @@ class KeptConnection:
         if self._answer is not None and self._result is not None and not self._answer.done():
             self._answer.set_result(self._result)
         self._result = None
+
+    def _has_ended(self, pgconn: PGconn) -> bool:
+        """Take what there is of the answer; whether that was all of it."""
+        while not pgconn.is_busy():
+            result = pgconn.get_result()
+            if result is None:
+                return True
+            self._result = result
+        return False

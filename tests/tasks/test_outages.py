@@ -1,6 +1,7 @@
 """Postgres and Redis really stop under a live API and a live worker, come back, and nothing is lost."""
 
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -56,6 +57,20 @@ def test_redis_restarted_empty_under_live_workers_loses_nothing(site: Site) -> N
     assert len(site.results(before)) == 32
 
 
+def test_redis_that_refuses_writes_ends_no_worker_and_loses_nothing(site: Site) -> None:
+    before = site.submit(trials=40, trial_ms=50, round=20)
+    until(lambda: site.num_done(before) > 0)
+    site.refuse_in_redis()
+    try:
+        after = site.submit(trials=20)
+        time.sleep(1)  # so that the worker meets the refusal
+        assert site.worker.poll() is None
+    finally:
+        site.accept_in_redis()
+    site.wait_for_success(before, after)
+    assert site.worker.poll() is None
+
+
 def test_study_submitted_while_redis_hangs_is_accepted_and_runs_later(site: Site) -> None:
     site.redis.popen.send_signal(signal.SIGSTOP)
     try:
@@ -70,7 +85,7 @@ def test_studies_that_suffer_every_misfortune_give_what_a_calm_one_gives(site: S
     calm = site.submit(**shape)
     site.wait_for_success(calm)
     tried = [site.submit(**shape) for _ in range(3)]
-    suffer(site, seed=7, num=7, pause_s=2, outage_s=1)
+    suffer(site, seed=7, num=9, pause_s=2, outage_s=1)
     site.wait_for_success(*tried)
     for each in tried:
         progress = site.study(each)["progress"]
