@@ -40,9 +40,9 @@ def loads(folder: Path) -> list[Load]:
     return [
         Load("reference trial", [_reference()], 3000),
         Load("16 mixed candidates", [_candidate(i) for i in range(16)], 2500, threads=(1, 2)),
-        Load("20,000 Poisson requests of mixed lengths", [on_trace(mixed, 4)], 500),
-        Load("conversation trace, 3 replicas", [on_trace(conversation, 3)], 350),
-        Load("conversation trace twice as dense, 16 replicas", [on_trace(doubled, 16)], 1200),
+        Load("20,000 Poisson requests of mixed lengths", [on_trace(mixed, 4)], 500, threads=(1, 2)),
+        Load("conversation trace, 3 replicas", [on_trace(conversation, 3)], 350, threads=(1, 2)),
+        Load("conversation trace twice as dense, 16 replicas", [on_trace(doubled, 16)], 1200, threads=(1, 2)),
         Load("reference disaggregated trial", [_disaggregated()], 1000),
         Load("conversation trace, KV router, 8 replicas", [on_trace(conversation, 8) | _KV_ROUTER], None, "dynamo"),
     ]

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from workers.planner.settings import PlannerSettings
+from workers.replay.drive import ShouldStop
 from workers.replay.elastic import replay_elastic
 from workers.replay.elastic_outcome import ElasticOutcome
 from workers.replay.fleet import Fleet
-from workers.replay.loop import ShouldStop
 from workers.replay.metrics import Sla
 from workers.replay.reports import Report
 from workers.scaling import new_planner

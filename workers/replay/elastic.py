@@ -19,9 +19,9 @@ from workers.replay.arrays import build, radix_overflow
 from workers.replay.batch_facts import facts_of
 from workers.replay.disaggregated import Side, drive_both, pools_of, sides_of
 from workers.replay.drafts import extend_draws, needs_draws
+from workers.replay.drive import ShouldStop, check_stop, drive
 from workers.replay.elastic_outcome import ElasticOutcome
 from workers.replay.fleet import Fleet, Pool
-from workers.replay.loop import ShouldStop, check_stop, drive
 from workers.replay.renewal import record_passes
 from workers.replay.roster import Roster, ScaleEvent, TooFewPlacesError
 from workers.replay.step_table import step_table

@@ -45,21 +45,34 @@ _FEW, _SLOW_GROWTH = 3, 0.02
 @allocating
 def pieces_of(st):  # type: ignore[no-untyped-def]
     """The pieces of a finished replay, in the order of its gap log."""
-    gap_log = gaps_of(st)
     used = numbers_of(st)[GAPS_USED]
     pieces = np.empty((used + (used >> 1) + 16, NUM_PIECE_COLUMNS))
-    num = 0
-    for i in range(used):
-        steps = np.int64(gap_log[i, GAP_STEPS])
-        done = np.int64(0)
-        while done < max(steps, np.int64(1)):
+    # Entry of the log, its repetitions written, pieces written.
+    progress = np.zeros(3, dtype=np.int64)
+    while not _write_pieces(st, pieces, progress):
+        longer = np.empty((2 * pieces.shape[0], NUM_PIECE_COLUMNS))
+        longer[: pieces.shape[0]] = pieces
+        pieces = longer
+    return pieces[: progress[2]]
+
+
+@inner
+def _write_pieces(st, pieces, progress):  # type: ignore[no-untyped-def]
+    """Write what fits; True when that was all. Apart from `pieces_of`, as counting references to a growing array takes
+    several times as long as the pieces."""
+    gap_log = gaps_of(st)
+    i, done, num = progress[0], progress[1], progress[2]
+    for entry in range(i, numbers_of(st)[GAPS_USED]):
+        steps = max(np.int64(gap_log[entry, GAP_STEPS]), np.int64(1))
+        while done < steps:
             if num == pieces.shape[0]:
-                longer = np.empty((2 * num, NUM_PIECE_COLUMNS))
-                longer[:num] = pieces
-                pieces = longer
-            done += _write_piece(st, gap_log, i, done, pieces, num)
+                progress[0], progress[1], progress[2] = entry, done, num
+                return False
+            done += _write_piece(st, gap_log, entry, done, pieces, num)
             num += 1
-    return pieces[:num]
+        done = np.int64(0)
+    progress[2] = num
+    return True
 
 
 @inner

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from workers.replay.compiled import allocating
+from workers.replay.compiled import allocating, inner
 from workers.replay.gap_pieces import (
     NUM,
     WEIGHT,
@@ -29,6 +29,34 @@ def describe_gaps(st, copies, quantiles, gap_out, rate_out):  # type: ignore[no-
     pieces = pieces_of(st)
     if pieces.shape[0] == 0:
         return 0
+    (num, zeros, total, least, most, least_positive, centre, rate_centre, square, rate_sum, rate_square) = _totals(
+        st, pieces
+    )
+    mean_off = total / num
+    gap_out[0], gap_out[1], gap_out[2] = centre + mean_off, least, most
+    gap_out[8] = math.sqrt(max(0.0, square / num - mean_off * mean_off))
+    positive = num - zeros
+    if positive > 0:
+        mean_off = rate_sum / positive
+        rate_out[0], rate_out[1], rate_out[2] = rate_centre + mean_off, 1000.0 / most, 1000.0 / least_positive
+        rate_out[8] = math.sqrt(max(0.0, rate_square / positive - mean_off * mean_off))
+    num_ranks = quantiles.size
+    wanted = np.empty(2 * num_ranks, dtype=np.int64)
+    for i in range(num_ranks):
+        wanted[i] = nearest_rank(num * copies, quantiles[i]) // copies
+        in_rates = nearest_rank(positive * copies, quantiles[i]) if positive > 0 else 0
+        wanted[num_ranks + i] = zeros + (positive * copies - 1 - in_rates) // copies
+    found = gaps_at_ranks(st, pieces, wanted, least_positive, most)
+    for i in range(num_ranks):
+        gap_out[3 + i] = found[i]
+        if positive > 0:
+            rate_out[3 + i] = 1000.0 / found[num_ranks + i]
+    return num * copies
+
+
+@inner
+def _totals(st, pieces):  # type: ignore[no-untyped-def]
+    """Number of token gaps and of those of no time; sums and ranges about `centre` and `rate_centre`, see `sums_of`."""
     num, zeros = np.int64(0), np.int64(0)
     total, least, most = 0.0, math.inf, 0.0
     least_positive = math.inf
@@ -52,23 +80,4 @@ def describe_gaps(st, copies, quantiles, gap_out, rate_out):  # type: ignore[no-
         square += weight * off_squares
         rate_sum += weight * rates
         rate_square += weight * rate_squares
-    mean_off = total / num
-    gap_out[0], gap_out[1], gap_out[2] = centre + mean_off, least, most
-    gap_out[8] = math.sqrt(max(0.0, square / num - mean_off * mean_off))
-    positive = num - zeros
-    if positive > 0:
-        mean_off = rate_sum / positive
-        rate_out[0], rate_out[1], rate_out[2] = rate_centre + mean_off, 1000.0 / most, 1000.0 / least_positive
-        rate_out[8] = math.sqrt(max(0.0, rate_square / positive - mean_off * mean_off))
-    num_ranks = quantiles.size
-    wanted = np.empty(2 * num_ranks, dtype=np.int64)
-    for i in range(num_ranks):
-        wanted[i] = nearest_rank(num * copies, quantiles[i]) // copies
-        in_rates = nearest_rank(positive * copies, quantiles[i]) if positive > 0 else 0
-        wanted[num_ranks + i] = zeros + (positive * copies - 1 - in_rates) // copies
-    found = gaps_at_ranks(st, pieces, wanted, least_positive, most)
-    for i in range(num_ranks):
-        gap_out[3 + i] = found[i]
-        if positive > 0:
-            rate_out[3 + i] = 1000.0 / found[num_ranks + i]
-    return num * copies
+    return num, zeros, total, least, most, least_positive, centre, rate_centre, square, rate_sum, rate_square

@@ -4,22 +4,21 @@ replay(fleet, batch, should_stop)        one replay with every per-request momen
 replay_many(jobs, sla, should_stop, threads)   metrics of many candidates
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
-from typing import Any
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.errors import ReasonCode, StoppedError, StuckError
+from workers.errors import StuckError
 from workers.replay import cohorts, event_loop, passes, state
-from workers.replay.arrays import build, lengthen_gap_log, order_queues, radix_overflow
+from workers.replay.apart import pool_of, replay_apart
+from workers.replay.arrays import build, order_queues, radix_overflow
 from workers.replay.batch_facts import facts_of
-from workers.replay.compiled import compile_once
 from workers.replay.disaggregated import Side, mark_arrived, replay_both
 from workers.replay.drafts import extend_draws, needs_draws
+from workers.replay.drive import ShouldStop, check_stop, drive
 from workers.replay.fleet import Fleet, KvRouter, Pool
 from workers.replay.metrics import Metric, Sla
 from workers.replay.outcomes import COMPLETED, REJECTED, UNFINISHED, Outcomes
@@ -29,21 +28,18 @@ from workers.replay.step_table import StepTable, step_table
 from workers.replay.summary import summarise
 from workers.traffic.requests import RequestBatch
 
-ShouldStop = Callable[[], bool]
-
-_EVENTS_BETWEEN_CHECKS = 1 << 16
 _STATUS = np.array([UNFINISHED, UNFINISHED, COMPLETED, REJECTED], dtype=np.int8)
 
 
-def replay(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None = None) -> Outcomes:
-    """Replay every request on a fleet.
+def replay(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None = None, threads: int = 1) -> Outcomes:
+    """Replay every request on a fleet, with as many threads where its replicas never meet; see apart.
 
     Raises: StuckError when the modelled engine makes no progress, StoppedError when `should_stop` says so,
     UnsupportedError for fleets that this replay does not cover.
     """
     if fleet.agg is None:
         return outcomes_of_both(*replay_both(fleet, batch, partial(check_stop, should_stop)), batch)
-    return outcomes_of(_simulated(fleet.agg, batch, fleet.router, should_stop), fleet.agg, batch)
+    return outcomes_of(_simulated(fleet.agg, batch, fleet.router, should_stop, threads), fleet.agg, batch)
 
 
 def replay_many(
@@ -54,11 +50,11 @@ def replay_many(
 ) -> list[dict[str, Metric]]:
     """The report of every (fleet, batch), in order, with the keys and meanings of `metrics.report`.
 
-    Identical replicas are simulated once where that is exact (see reductions). The same bytes for any number of threads; each
-    keeps tables of its own. Raises: as `replay`.
+    Identical replicas are simulated once where that is exact (see reductions). Threads take whole jobs, each with tables of its
+    own, or the replicas of one after another where jobs are fewer. The same bytes for any number of them. Raises: as `replay`.
     """
-    if threads == 1:
-        return [_summary(fleet, batch, sla, should_stop) for fleet, batch in jobs]
+    if len(jobs) < threads or threads == 1:
+        return [_summary(fleet, batch, sla, should_stop, threads) for fleet, batch in jobs]
     reports: list[dict[str, Metric]] = [{} for _ in jobs]
     waiting = enumerate(jobs)
 
@@ -66,25 +62,21 @@ def replay_many(
         for place, (fleet, batch) in waiting:
             reports[place] = _summary(fleet, batch, sla, should_stop)
 
-    for done in [_threads(threads).submit(replay_waiting) for _ in range(threads)]:
+    for done in [pool_of(threads).submit(replay_waiting) for _ in range(threads)]:
         done.result()
     return reports
 
 
-@lru_cache(maxsize=1)
-def _threads(number: int) -> ThreadPoolExecutor:
-    """Threads that keep their tables between calls."""
-    return ThreadPoolExecutor(number, thread_name_prefix="replay")
-
-
-def _summary(fleet: Fleet, batch: RequestBatch, sla: Sla | None, should_stop: ShouldStop | None) -> dict[str, Metric]:
-    st, copies = run_part(fleet, batch, should_stop)
+def _summary(
+    fleet: Fleet, batch: RequestBatch, sla: Sla | None, should_stop: ShouldStop | None, threads: int = 1
+) -> dict[str, Metric]:
+    st, copies = run_part(fleet, batch, should_stop, threads)
     pool = fleet.agg or fleet.decode
     assert pool is not None
     return summarise(st, pool, sla, copies, fleet.prefill)
 
 
-def run_part(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None) -> tuple[State, int]:
+def run_part(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None, threads: int = 1) -> tuple[State, int]:
     """The finished replay of one part of a fleet, and of how many equal parts the fleet consists. Raises: as `replay`.
 
     The state is that of the engines that emit the tokens.
@@ -94,15 +86,17 @@ def run_part(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None) 
         mark_arrived(pre, dec)
         return dec.st, 1
     part, load, copies = (fleet.agg, batch, 1) if fleet.router else folded(fleet.agg, batch)
-    return _simulated(part, load, fleet.router, should_stop), copies
+    return _simulated(part, load, fleet.router, should_stop, threads), copies
 
 
-def _simulated(pool: Pool, batch: RequestBatch, router: KvRouter | None, should_stop: ShouldStop | None) -> State:
+def _simulated(
+    pool: Pool, batch: RequestBatch, router: KvRouter | None, should_stop: ShouldStop | None, threads: int
+) -> State:
     """A finished replay; under a virtual-time limit a second run leaves out the token gaps of what the first left open."""
-    st = _run(pool, batch, router, None, should_stop)
+    st = _run(pool, batch, router, None, should_stop, threads)
     if batch.stop_after_ms is None:
         return st
-    return _run(pool, batch, router, st["requests"][:, state.STATUS] == state.WAITING, should_stop)
+    return _run(pool, batch, router, st["requests"][:, state.STATUS] == state.WAITING, should_stop, threads)
 
 
 def _run(
@@ -111,6 +105,7 @@ def _run(
     router: KvRouter | None,
     silent: NDArray[np.bool_] | None,
     should_stop: ShouldStop | None,
+    threads: int,
 ) -> State:
     """The state after one whole run; started anew with queues, cache or larger radix trees when it turns out to need them."""
     table = step_table(pool.step_times)
@@ -126,7 +121,7 @@ def _run(
         if silent is not None:
             st["requests"][:, state.SILENT] = silent
         try:
-            if advance(st, pool, table, batch, should_stop):
+            if advance(st, pool, table, batch, should_stop, threads):
                 return st
             full_cache = True
         except StuckError:
@@ -136,71 +131,27 @@ def _run(
 
 
 def advance(
-    st: State, pool: Pool, table: StepTable, batch: RequestBatch, should_stop: ShouldStop | None = None
+    st: State,
+    pool: Pool,
+    table: StepTable,
+    batch: RequestBatch,
+    should_stop: ShouldStop | None = None,
+    threads: int = 1,
 ) -> bool:
-    """Run the whole replay; False when it needs the cache that was left out.
-
-    Open-loop replicas without sessions are independent and run one after another.
-    """
+    """Run the whole replay; False when it needs the cache that was left out."""
     number = st["numbers"]
     exact = facts_of(batch).asks_each_decode
     if needs_draws(pool):
         extend_draws(st, pool)
-    replicas = int(st["limits"][state.NUM_REPLICAS])
     open_loop = batch.in_flight_cap is None
     independent = open_loop and facts_of(batch).is_plain and st["loads"].size == 0
     if not independent:
+        replicas = int(st["limits"][state.NUM_REPLICAS])
         number[state.FIRST_REPLICA], number[state.LAST_REPLICA] = 0, replicas
         number[state.SESSION_STRIDE] = 1
         number[state.EXACT_HORIZON] = int(replicas == 1)
         return drive(st, pool, table, exact, should_stop) == passes.FINISHED
-    for replica in range(replicas):
-        number[state.FIRST_REPLICA], number[state.LAST_REPLICA] = replica, replica + 1
-        number[state.NEXT_SESSION], number[state.SESSION_STRIDE] = replica, replicas
-        number[state.EXACT_HORIZON] = 1
-        st["moments"][state.NOW] = 0.0
-        if drive(st, pool, table, exact, should_stop) != passes.FINISHED:
-            return False
-    return True
-
-
-def drive(
-    st: State,
-    pool: Pool,
-    table: StepTable,
-    exact: bool,
-    should_stop: ShouldStop | None = None,
-    run: Any = event_loop.run,
-) -> int:
-    """Call the compiled loop until it has finished, a tick is due or it needs its cache; answers its other questions."""
-    number = st["numbers"]
-    compile_once(run, st.book)
-    table.lend_to(st, exact)
-    while True:
-        number[state.EVENTS_LEFT] = _EVENTS_BETWEEN_CHECKS
-        code = run(st.book)
-        if code in (passes.FINISHED, passes.TICK_DUE, passes.NEED_CACHE):
-            return int(code)
-        if code == passes.STUCK:
-            raise StuckError(ReasonCode.REPLAY_STUCK, f"no progress at {st['moments'][state.NOW]} ms")
-        n, a, b = (int(number[i]) for i in (state.MISS_N, state.MISS_A, state.MISS_B))
-        if code == passes.NEED_PREFILL:
-            table.learn_prefill(n, a, b)
-            table.lend_to(st, exact)
-        elif code == passes.NEED_DECODE:
-            table.learn_decode(n, a, b, exact)
-            table.lend_to(st, exact)
-        elif code == passes.NEED_DRAWS:
-            extend_draws(st, pool)
-        elif code == passes.GROW_GAPS:
-            lengthen_gap_log(st)
-        check_stop(should_stop)
-
-
-def check_stop(should_stop: ShouldStop | None) -> None:
-    """Raises: StoppedError when the caller wants no more."""
-    if should_stop is not None and should_stop():
-        raise StoppedError(ReasonCode.EXCEEDED_RUNTIME, "the caller stopped the replay")
+    return replay_apart(st, pool, table, exact, should_stop, threads)
 
 
 def outcomes_of(st: State, pool: Pool, batch: RequestBatch) -> Outcomes:

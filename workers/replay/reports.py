@@ -10,8 +10,9 @@ import numpy as np
 
 from workers.memory import keep_freed_memory
 from workers.replay import compiled, state, step_table
+from workers.replay.drive import ShouldStop
 from workers.replay.fleet import Fleet, Pool
-from workers.replay.loop import ShouldStop, replay, run_part
+from workers.replay.loop import replay, run_part
 from workers.replay.metrics import Metric, Sla
 from workers.replay.residual import residual
 from workers.replay.slack import without_slack

@@ -164,6 +164,14 @@ class State:
         for name, array in arrays.items():
             self[name] = array
 
+    def sharing(self, **own: NDArray[Any]) -> "State":
+        """A state on the same arrays apart from those given."""
+        other = State.__new__(State)
+        other.book, other._arrays = self.book.copy(), self._arrays.copy()
+        for name, array in own.items():
+            other[name] = array
+        return other
+
     def __setitem__(self, name: str, array: NDArray[Any]) -> None:
         assert array.flags.c_contiguous, name
         assert array.dtype == _DTYPES[name], name
