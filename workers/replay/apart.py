@@ -1,7 +1,7 @@
 """Open-loop replicas without sessions never meet: each is replayed by itself, several at a time where there are threads.
 
-Threads share the arrays of one state; clock, counters, gap log and spare copies are each one's own. Put together in the
-order of replicas they are, byte for byte, those of a single thread.
+Threads share the rows of requests of one state and have everything else to themselves. Put together in the order of
+replicas, what they counted and logged is, byte for byte, that of a single thread.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ from workers.replay.state import State
 from workers.replay.step_table import StepTable
 
 _VIEWS_PER_THREAD = 2
-_FIRST_GAPS = 4096
+_FIRST_GAPS, _GAPS_PER_REQUEST = 4096, 4
+_OWN = ("limits", "numbers", "moments", "ranks", "passes", "growth", "ring", "due_bits")
 
 
 class _View:
@@ -82,21 +83,22 @@ def pool_of(threads: int) -> ThreadPoolExecutor:
 def _views(st: State, threads: int) -> list[_View]:
     """One on the state itself, or some for each thread: contiguous replicas, as evenly as they go."""
     replicas = int(st["limits"][state.NUM_REPLICAS])
-    # SGLang's radix trees take their nodes from one store.
-    num = 1 if threads == 1 or st["sgl_counters"].size else min(replicas, _VIEWS_PER_THREAD * threads)
+    num = 1 if threads == 1 or st.rows is None else min(replicas, _VIEWS_PER_THREAD * threads)
     if num == 1:
         return [_View(st, 0, replicas)]
     firsts = [replicas * i // num for i in range(num + 1)]
-    return [_View(_shared(st, first), first, end) for first, end in pairwise(firsts)]
+    return [_View(_shared(st, first, (end - first) / replicas), first, end) for first, end in pairwise(firsts)]
 
 
-def _shared(st: State, first: int) -> State:
-    """A state on the same arrays, apart from what a replay of replicas from `first` on counts for itself."""
-    limits = st["limits"].copy()
+def _shared(st: State, first: int, share: float) -> State:
+    """A state on the same requests for a `share` of all replicas, from `first` on."""
+    own = {name: st[name].copy() for name in _OWN}
+    limits, extents = own["limits"], np.zeros(st["extents"].shape, dtype=np.int32)  # mapped where it is used
     if limits[state.NUM_COPIES] > 0:
         limits[state.COPIES_USED] = first * limits[state.NUM_DP] * limits[state.NUM_BLOCKS]
-    own = {name: st[name].copy() for name in ("numbers", "moments")}
-    return st.sharing(limits=limits, gaps=np.empty((_FIRST_GAPS, st["gaps"].shape[1])), **own)
+    extents[limits[state.FIRST_SENTINEL] :] = st["extents"][limits[state.FIRST_SENTINEL] :]
+    room = max(_FIRST_GAPS, int(_GAPS_PER_REQUEST * share * len(st["requests"])))
+    return st.sharing(extents=extents, gaps=np.empty((room, st["gaps"].shape[1])), **own)
 
 
 def _gather(st: State, parts: Sequence[State]) -> None:

@@ -9,6 +9,7 @@ from workers.replay import kv_cache, state
 from workers.replay.backends.sglang_state import add_sglang
 from workers.replay.batch_facts import BatchFacts, facts_of
 from workers.replay.fleet import KvRouter, Pool
+from workers.replay.grouping import Grouping, grouping_of
 from workers.replay.kept import Kept
 from workers.replay.prefix_tree import PrefixTree, prefix_tree
 from workers.replay.radix import OVERFLOW
@@ -53,10 +54,11 @@ def build(
     tree = tree_of(batch, pool.block_size, by_block)
     found = facts_of(batch)
     num_ranks = pool.replicas * pool.attention_dp
+    grouping = None if in_order else grouping_of(pool, batch, router)
     limits = _limits(pool, batch)
     if not full_cache and router is None and pool.prefix_caching and tree.num_nodes == 0 and pool.backend != "sglang":
         limits[state.CACHING], limits[state.UNSHARED] = 0, 1
-    requests, stamps = _requests_and_stamps(batch, output, tree)
+    requests, stamps = _requests_and_stamps(batch, output, tree, grouping)
     thinkers = 0 if found.is_plain else found.first.size
     st = State(
         limits=limits,
@@ -66,7 +68,7 @@ def build(
         moments=_moments(batch),
         requests=requests,
         stamps=stamps,
-        sessions=found.first,
+        sessions=grouping.first if grouping else found.first,
         thinkers=np.zeros((thinkers, 2)),
         gaps=np.empty((_FIRST_GAPS, 4)),
         acceptance=np.array(pool.acceptance, dtype=np.float64),
@@ -74,8 +76,10 @@ def build(
     )
     if in_order:
         return st
+    st.rows = grouping.requests if grouping else None
+    own_blocks = tree.own_blocks[grouping.requests] if grouping else tree.own_blocks
     st["extents"], st["copies"], requests[:, state.OWN_EXTENT] = _extents(
-        pool, batch, tree, num_ranks, limits, by_block
+        pool, own_blocks, tree, num_ranks, limits, by_block
     )
     rings = num_ranks * 2 * (int(limits[state.RING_MASK]) + 1)
     st["growth"] = np.zeros(num_ranks * pool.block_size, dtype=np.int32)
@@ -252,15 +256,18 @@ _fresh = Kept[tuple[NDArray[np.int32], NDArray[np.float64]]](_KEPT_TREES)
 
 
 def _requests_and_stamps(
-    batch: RequestBatch, output: NDArray[np.int64], tree: PrefixTree
+    batch: RequestBatch, output: NDArray[np.int64], tree: PrefixTree, grouping: Grouping | None
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Rows of requests before anything has happened: copies of what is kept per batch and tree."""
-    requests, stamps = _fresh.of(
-        (batch, tree), lambda: (_fresh_requests(batch, tree), _fresh_stamps(batch)), weight=batch.num_requests
-    )
+    """Rows of requests before anything has happened: copies of what is kept per batch, tree and grouping."""
+
+    def fresh() -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        requests, stamps = _fresh_requests(batch, tree), _fresh_stamps(batch)
+        return (requests[grouping.requests], stamps[grouping.requests]) if grouping else (requests, stamps)
+
+    requests, stamps = _fresh.of((batch, tree, grouping), fresh, weight=batch.num_requests)
     requests = requests.copy()
     if output is not batch.output_tokens:
-        requests[:, state.OUTPUT] = output
+        requests[:, state.OUTPUT] = output[grouping.requests] if grouping else output
     return requests, stamps.copy()
 
 
@@ -292,16 +299,16 @@ def _fresh_stamps(batch: RequestBatch) -> NDArray[np.float64]:
 
 def _extents(
     pool: Pool,
-    batch: RequestBatch,
+    own_blocks: NDArray[np.int64],
     tree: PrefixTree,
     num_ranks: int,
     limits: NDArray[np.int64],
     by_block: bool,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
-    """(extents, copies, every request's first own extent), and their offsets into `limits`."""
-    num = batch.num_requests
+    """(extents, copies, every row's first own extent), and their offsets into `limits`. own_blocks: int64 [R], by row."""
+    num = own_blocks.size
     own = np.zeros(num + 1, dtype=np.int64)
-    own[1:] = np.cumsum(tree.own_blocks) if by_block else np.arange(1, num + 1)
+    own[1:] = np.cumsum(own_blocks) if by_block else np.arange(1, num + 1)
     first_own = num_ranks * tree.num_nodes
     first_copy = first_own + int(own[-1])
     may_copy = pool.prefix_caching and (by_block or (tree.may_duplicate and pool.backend == "vllm"))

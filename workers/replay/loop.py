@@ -7,6 +7,7 @@ replay_many(jobs, sla, should_stop, threads)   metrics of many candidates
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from workers.replay.disaggregated import Side, mark_arrived, replay_both
 from workers.replay.drafts import extend_draws, needs_draws
 from workers.replay.drive import ShouldStop, check_stop, drive
 from workers.replay.fleet import Fleet, KvRouter, Pool
+from workers.replay.grouping import never_meet
 from workers.replay.metrics import Metric, Sla
 from workers.replay.outcomes import COMPLETED, REJECTED, UNFINISHED, Outcomes
 from workers.replay.reductions import folded, serves_in_order
@@ -121,7 +123,7 @@ def _run(
         if silent is not None:
             st["requests"][:, state.SILENT] = silent
         try:
-            if advance(st, pool, table, batch, should_stop, threads):
+            if advance(st, pool, table, batch, router, should_stop, threads):
                 return st
             full_cache = True
         except StuckError:
@@ -135,6 +137,7 @@ def advance(
     pool: Pool,
     table: StepTable,
     batch: RequestBatch,
+    router: KvRouter | None = None,
     should_stop: ShouldStop | None = None,
     threads: int = 1,
 ) -> bool:
@@ -143,9 +146,7 @@ def advance(
     exact = facts_of(batch).asks_each_decode
     if needs_draws(pool):
         extend_draws(st, pool)
-    open_loop = batch.in_flight_cap is None
-    independent = open_loop and facts_of(batch).is_plain and st["loads"].size == 0
-    if not independent:
+    if not never_meet(batch, router):
         replicas = int(st["limits"][state.NUM_REPLICAS])
         number[state.FIRST_REPLICA], number[state.LAST_REPLICA] = 0, replicas
         number[state.SESSION_STRIDE] = 1
@@ -156,7 +157,7 @@ def advance(
 
 def outcomes_of(st: State, pool: Pool, batch: RequestBatch) -> Outcomes:
     """Per-request arrays and pooled gaps of a finished replay."""
-    requests, stamps = st["requests"], st["stamps"]
+    requests, stamps = (_in_request_order(st, name) for name in ("requests", "stamps"))
 
     def count(column: int) -> NDArray[np.int64]:
         return requests[:, column].astype(np.int64)
@@ -189,6 +190,14 @@ def outcomes_of(st: State, pool: Pool, batch: RequestBatch) -> Outcomes:
         decode_worker_s=pool.replicas * end / 1000.0,
         end_of_replay_ms=end,
     )
+
+
+def _in_request_order(st: State, name: str) -> NDArray[Any]:
+    if st.rows is None:
+        return st[name]
+    ordered = np.empty_like(st[name])
+    ordered[st.rows] = st[name]
+    return ordered
 
 
 def expanded_gaps(st: State) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -156,7 +156,10 @@ class State:
     """The arrays of one replay by name, and `book`, which the compiled functions take.
 
     Assigning an array (`state["gaps"] = longer`) keeps it alive and updates its address. Arrays that are not given are empty.
+    rows: int64 [R], which request each row of `requests` and `stamps` is; None: in order.
     """
+
+    rows: NDArray[np.int64] | None = None
 
     def __init__(self, **arrays: NDArray[Any]) -> None:
         self.book = _EMPTY_BOOK.copy()
