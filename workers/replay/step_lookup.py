@@ -1,7 +1,7 @@
 """Compiled look-ups of step times, and the walk of the clock through a stretch of equal decode passes.
 
 The clock adds one duration per pass, in pass order, so a stretch that is cut and resumed ends at the same float as one
-that is not. Unknown durations are NaN: the loop then asks the host, which fills the tables (see step_table).
+that is not. Interpolated durations, which equal the model's to some digits only, are summed a cell at a time. Unknown durations are NaN: the loop then asks the host, which fills the tables (see step_table).
 
 timing: int64 [NUM_TIMING]. rates: float64 [NUM_RATES]. decode_table: float64 [NUM_ROWS, NUM_CELLS, 2], row n: ms at the
 start of a cell of context lengths and ms per further token. memo: int64 [H, 4], KEY_A NONE when empty: KEY_A and KEY_B are
@@ -238,13 +238,32 @@ def walk(st, n, context_sum, steps, start, horizon):  # type: ignore[no-untyped-
         stop = min(steps, done + width - offset)
         if done == 0:
             first = now + (value + slope * offset)
-        while done < stop:
-            now += value + slope * offset
-            offset += 1
-            done += 1
-            if now >= horizon:
-                return done, first, now
+        value += slope * offset
+        end = _end_of_passes(now, value, slope, stop - done)
+        if end >= horizon:
+            passes = _passes_until(now, value, slope, stop - done, horizon)
+            return done + passes, first, _end_of_passes(now, value, slope, passes)
+        now, done = end, stop
     return done, first, now
+
+
+@inner
+def _end_of_passes(start, duration, slope, num):  # type: ignore[no-untyped-def]
+    """End of `num` passes from `start` on, of which each takes `slope` ms longer than the one before it."""
+    return start + num * (duration + slope * (0.5 * (num - 1)))
+
+
+@inner
+def _passes_until(start, duration, slope, most, horizon):  # type: ignore[no-untyped-def]
+    """How many of `most` such passes until one ends at or after `horizon`, which the last does."""
+    room = max(horizon - start, 0.0)
+    mean = duration + slope * (0.5 * room / duration)
+    num = min(max(np.int64(room / mean), 1), most)
+    while num > 1 and _end_of_passes(start, duration, slope, num - 1) >= horizon:
+        num -= 1
+    while num < most and _end_of_passes(start, duration, slope, num) < horizon:
+        num += 1
+    return num
 
 
 @inner
