@@ -24,6 +24,7 @@ class Settings(BaseModel):
     trace_dir: folder of traces that clients may name by relative path. trace_store: where uploaded traces are kept: in
     `data_dir`, which all hosts then share, or in the database. max_trace_uploads: read at a time per process.
     worker_nice: how far replays stand back for whatever else the machine does, the API and the database above all.
+    replay_threads: threads of one replay, for workers that have fewer processes than the machine has cores.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,6 +56,7 @@ class Settings(BaseModel):
     idempotency_hours: float = Field(24.0, gt=0)
 
     worker_nice: int = Field(5, ge=0, le=19)
+    replay_threads: int = Field(1, ge=1, le=64)
     chunk_s: float = Field(1.0, gt=0)
     lease_s: float = Field(10.0, gt=0)
     heartbeat_s: float = Field(2.5, gt=0)

@@ -104,7 +104,7 @@ def _verdicts(work: Work, watch: Watch) -> Iterator[Verdict]:
     deployment fails alone, whatever chunk it came in."""
     num_seen = 0
     try:
-        for verdict in evaluate_many(work.config, work.deployments, work.trace, watch):
+        for verdict in evaluate_many(work.config, work.deployments, work.trace, watch, settings().replay_threads):
             yield verdict
             num_seen += 1
         return

@@ -32,15 +32,16 @@ def evaluate_many(
     deployments: Sequence[Deployment],
     trace: TraceFile | None,
     should_stop: Callable[[], bool],
+    threads: int = 1,
 ) -> Iterator[Verdict]:
-    """One verdict per deployment, in order; errors of a deployment become its own verdict.
+    """One verdict per deployment, in order; errors of a deployment become its own verdict. threads: of each replay.
 
     Equal request batches and equal engines' step times are built once per process, and deployments that act alike are
     replayed once; new step times are put on disk when the iterator ends or is closed.
     """
     used: set[object] = set()
     bounds = goodput_bounds(config.goal)
-    reports = _AllReports(Reports(bounds, should_stop), ScaledReports(bounds, should_stop))
+    reports = _AllReports(Reports(bounds, should_stop, threads), ScaledReports(bounds, should_stop))
     try:
         for deployment in deployments:
             started = time.perf_counter()

@@ -9,7 +9,7 @@ from workers.replay import kv_cache, state
 from workers.replay.backends.sglang_state import add_sglang
 from workers.replay.batch_facts import BatchFacts, facts_of
 from workers.replay.fleet import KvRouter, Pool
-from workers.replay.grouping import Grouping, grouping_of
+from workers.replay.grouping import Grouping
 from workers.replay.kept import Kept
 from workers.replay.prefix_tree import PrefixTree, prefix_tree
 from workers.replay.radix import OVERFLOW
@@ -42,11 +42,13 @@ def build(
     *,
     full_cache: bool = True,
     in_order: bool = False,
+    grouping: Grouping | None = None,
 ) -> State:
     """State of a replay at time 0, without step times. Array meanings: see state.
 
     radix_nodes: room of SGLang's radix trees, None for a size that suffices for most loads; see `radix_overflow`.
     full_cache: False to leave the prefix cache out where nothing can be found in it before a request is preempted.
+    grouping: how the rows of requests are ordered, see `State.rows`.
     in_order: for `cohorts` and `handoff_cohorts`, which need neither cache nor queues; see `order_queues`.
     """
     output = effective_output(pool, batch)
@@ -54,7 +56,6 @@ def build(
     tree = tree_of(batch, pool.block_size, by_block)
     found = facts_of(batch)
     num_ranks = pool.replicas * pool.attention_dp
-    grouping = None if in_order else grouping_of(pool, batch, router)
     limits = _limits(pool, batch)
     if not full_cache and router is None and pool.prefix_caching and tree.num_nodes == 0 and pool.backend != "sglang":
         limits[state.CACHING], limits[state.UNSHARED] = 0, 1
@@ -74,9 +75,9 @@ def build(
         acceptance=np.array(pool.acceptance, dtype=np.float64),
         paths=tree.paths,
     )
+    st.rows = grouping.requests if grouping else None
     if in_order:
         return st
-    st.rows = grouping.requests if grouping else None
     own_blocks = tree.own_blocks[grouping.requests] if grouping else tree.own_blocks
     st["extents"], st["copies"], requests[:, state.OWN_EXTENT] = _extents(
         pool, own_blocks, tree, num_ranks, limits, by_block

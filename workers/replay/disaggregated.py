@@ -18,7 +18,7 @@ from workers.replay.compiled import compile_once
 from workers.replay.drafts import extend_draws, needs_draws
 from workers.replay.fleet import Fleet, Pool, Transfer
 from workers.replay.kept import Kept
-from workers.replay.reductions import hands_over_in_order
+from workers.replay.reductions import folded_both, hands_over_in_order
 from workers.replay.state import State
 from workers.replay.step_table import StepTable, step_table
 from workers.traffic.requests import RequestBatch
@@ -60,8 +60,32 @@ def replay_both(fleet: Fleet, batch: RequestBatch, check_stop: Callable[[], None
     if batch.stop_after_ms is not None:
         # A second run leaves out the token gaps of what the limit cuts off.
         sides = _finished(fleet, batch, sides[1].st["requests"][:, state.STATUS] == state.WAITING, check_stop)
-    sides[1].st["numbers"][state.COMMITTED_PREFILL] += sides[0].st["numbers"][state.COMMITTED_PREFILL]
+    _add_committed(*sides)
     return sides
+
+
+def replay_part(fleet: Fleet, batch: RequestBatch, check_stop: Callable[[], None]) -> tuple[Side, Side, int]:
+    """(prefill, decode, copies): the replay of one of as many equal parts of the fleet. Raises: as `replay_both`."""
+    if fleet.router is None and batch.stop_after_ms is None:
+        prefill, decode, load, copies = folded_both(*pools_of(fleet), batch)
+        if copies > 1:
+            sides = _by_counters(replace(fleet, prefill=prefill, decode=decode), load, check_stop)
+            if sides is not None:
+                _add_committed(*sides)
+                return *sides, copies
+    return *replay_both(fleet, batch, check_stop), 1
+
+
+def _add_committed(pre: Side, dec: Side) -> None:
+    dec.st["numbers"][state.COMMITTED_PREFILL] += pre.st["numbers"][state.COMMITTED_PREFILL]
+
+
+def _by_counters(fleet: Fleet, batch: RequestBatch, check_stop: Callable[[], None]) -> tuple[Side, Side] | None:
+    """Both sides replayed by `handoff_cohorts`; None when it gives up."""
+    sides = sides_of(fleet, pools_of(fleet), batch, None, in_order=True)
+    order_handoffs(sides[0].st, sides[1].st)
+    ended = drive_both(sides, facts_of(batch).asks_each_decode, check_stop, handoff_cohorts.run)
+    return sides if ended == passes.FINISHED else None
 
 
 def _finished(
@@ -72,10 +96,9 @@ def _finished(
     explicit, radix_nodes, full_cache = False, None, False
     exact = facts_of(batch).asks_each_decode
     if fleet.router is None and hands_over_in_order(*pools, batch):
-        sides = sides_of(fleet, pools, batch, None, in_order=True)
-        order_handoffs(sides[0].st, sides[1].st)
-        if drive_both(sides, exact, check_stop, handoff_cohorts.run) == passes.FINISHED:
-            return sides
+        in_order = _by_counters(fleet, batch, check_stop)
+        if in_order is not None:
+            return in_order
     while True:
         sides = sides_of(fleet, pools, batch, radix_nodes, full_cache=full_cache)
         dec = sides[1].st

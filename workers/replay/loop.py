@@ -17,11 +17,11 @@ from workers.replay import cohorts, event_loop, passes, state
 from workers.replay.apart import pool_of, replay_apart
 from workers.replay.arrays import build, order_queues, radix_overflow
 from workers.replay.batch_facts import facts_of
-from workers.replay.disaggregated import Side, mark_arrived, replay_both
+from workers.replay.disaggregated import Side, mark_arrived, replay_both, replay_part
 from workers.replay.drafts import extend_draws, needs_draws
 from workers.replay.drive import ShouldStop, check_stop, drive
 from workers.replay.fleet import Fleet, KvRouter, Pool
-from workers.replay.grouping import never_meet
+from workers.replay.grouping import grouping_of, never_meet
 from workers.replay.metrics import Metric, Sla
 from workers.replay.outcomes import COMPLETED, REJECTED, UNFINISHED, Outcomes
 from workers.replay.reductions import folded, serves_in_order
@@ -84,9 +84,9 @@ def run_part(fleet: Fleet, batch: RequestBatch, should_stop: ShouldStop | None, 
     The state is that of the engines that emit the tokens.
     """
     if fleet.agg is None:
-        pre, dec = replay_both(fleet, batch, partial(check_stop, should_stop))
+        pre, dec, copies = replay_part(fleet, batch, partial(check_stop, should_stop))
         mark_arrived(pre, dec)
-        return dec.st, 1
+        return dec.st, copies
     part, load, copies = (fleet.agg, batch, 1) if fleet.router else folded(fleet.agg, batch)
     return _simulated(part, load, fleet.router, should_stop, threads), copies
 
@@ -118,8 +118,9 @@ def _run(
             return st
     radix_nodes: int | None = None
     full_cache = False
+    grouping = grouping_of(pool, batch, router)
     while True:
-        st = build(pool, batch, radix_nodes, router, full_cache=full_cache)
+        st = build(pool, batch, radix_nodes, router, full_cache=full_cache, grouping=grouping)
         if silent is not None:
             st["requests"][:, state.SILENT] = silent
         try:

@@ -3,9 +3,13 @@
 Folding. In a closed loop of identical, unshared, single-turn requests, round robin deals every rank the same number of
 requests at the same instants if the cap and the request count divide by the number of ranks: all ranks do the same for
 ever, so one of them stands for all. (When they do not divide, ranks differ and folding would change latencies by tens of
-percent.)
+percent.) Prefill and decode pools fold alike, to parts with one decode engine each, where a prefill engine hands over one
+prompt at a time: prompts that end at one instant are then dealt one to each decode engine, and all those are in the same
+state. (Of two prompts at a time, which travel one after the other, those of the first engine would come to all decode engines
+first.) Only where no engine lacks blocks and no request waits for a place in a decode engine.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -62,6 +66,30 @@ def serves_in_order(pool: Pool, batch: RequestBatch) -> bool:
 def hands_over_in_order(prefill: Pool, decode: Pool, batch: RequestBatch) -> bool:
     """True when `handoff_cohorts` replays both pools, as far as their blocks suffice."""
     return prefill.backend == "vllm" and all(serves_in_order(pool, batch) for pool in (prefill, decode))
+
+
+def folded_both(prefill: Pool, decode: Pool, batch: RequestBatch) -> tuple[Pool, Pool, RequestBatch, int]:
+    """(prefill, decode, batch, copies) as of `folded`; exact if `handoff_cohorts` replays the part to its end."""
+    parts = decode.replicas
+    divides = math.gcd(prefill.replicas, batch.in_flight_cap or 1, batch.num_requests) % parts == 0
+    if (
+        parts == 1
+        or not divides
+        or not hands_over_in_order(prefill, decode, batch)
+        or not _may_fold(prefill, decode, batch)
+    ):
+        return prefill, decode, batch, 1
+    prefill, decode = (replace(pool, replicas=pool.replicas // parts) for pool in (prefill, decode))
+    return prefill, decode, first_requests(batch, parts), parts
+
+
+def _may_fold(prefill: Pool, decode: Pool, batch: RequestBatch) -> bool:
+    """See above: hand-overs one by one and room for all of the requests, which are all alike, that may come to an engine."""
+    prompt, output = int(batch.input_tokens[0]), int(batch.output_tokens[0])
+    one_by_one = prefill.max_num_seqs == 1 or prompt >= prefill.max_num_batched_tokens
+    most = -(-(batch.in_flight_cap or 0) // decode.replicas)
+    have_room = all(most * -(-(prompt + output) // pool.block_size) <= pool.num_blocks for pool in (prefill, decode))
+    return one_by_one and have_room and most <= decode.max_num_seqs
 
 
 _parts = Kept[RequestBatch](most=64)

@@ -35,8 +35,8 @@ class Report:
 class Reports:
     """The reports of one goal; each distinct replay is run once."""
 
-    def __init__(self, sla: Sla | None, should_stop: ShouldStop | None = None) -> None:
-        self._sla, self._should_stop = sla, should_stop
+    def __init__(self, sla: Sla | None, should_stop: ShouldStop | None = None, threads: int = 1) -> None:
+        self._sla, self._should_stop, self._threads = sla, should_stop, threads
         self._known: dict[tuple[Fleet, int], tuple[RequestBatch, Report]] = {}
 
     def of(self, fleet: Fleet, batch: RequestBatch) -> Report:
@@ -51,7 +51,7 @@ class Reports:
         return replace(known, course=replace(known.course, kv_used_ratio=used_ratio))
 
     def _replayed(self, fleet: Fleet, batch: RequestBatch) -> Report:
-        st, copies = run_part(fleet, batch, self._should_stop)
+        st, copies = run_part(fleet, batch, self._should_stop, self._threads)
         pool = fleet.agg or fleet.decode
         assert pool is not None
         metrics = summarise(st, pool, self._sla, copies, fleet.prefill)

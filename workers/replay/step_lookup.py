@@ -1,7 +1,8 @@
 """Compiled look-ups of step times, and the walk of the clock through a stretch of equal decode passes.
 
 The clock adds one duration per pass, in pass order, so a stretch that is cut and resumed ends at the same float as one
-that is not. Interpolated durations, which equal the model's to some digits only, are summed a cell at a time. Unknown durations are NaN: the loop then asks the host, which fills the tables (see step_table).
+that is not. Interpolated durations, which equal the model's to some digits only, are summed a cell at a time. Unknown
+durations are NaN: the loop then asks the host, which fills the tables (see step_table).
 
 timing: int64 [NUM_TIMING]. rates: float64 [NUM_RATES]. decode_table: float64 [NUM_ROWS, NUM_CELLS, 2], row n: ms at the
 start of a cell of context lengths and ms per further token. memo: int64 [H, 4], KEY_A NONE when empty: KEY_A and KEY_B are

@@ -4,6 +4,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 
 from tests.reference.plain_replay import replay as plain_replay
 from tests.reference.random_cases import assert_agree, assert_same_report
@@ -11,9 +12,10 @@ from tests.unit.workers.replay import test_cohorts
 from tests.unit.workers.replay.test_kernel import closed_loop
 from workers.errors import StuckError
 from workers.replay import disaggregated, handoff_cohorts, passes
-from workers.replay.disaggregated import drive_both, order_handoffs, pools_of, sides_of
+from workers.replay.disaggregated import drive_both, order_handoffs, pools_of, replay_part, sides_of
 from workers.replay.fleet import Fleet, Transfer
 from workers.replay.loop import replay, replay_many
+from workers.replay.metrics import report
 from workers.replay.reductions import hands_over_in_order
 from workers.traffic.requests import RequestBatch
 
@@ -78,6 +80,36 @@ def test_hand_over_of_identical_requests_reports_as_with_queues() -> None:
         with patch.object(disaggregated, "hands_over_in_order", lambda *_: False):
             (expected,) = replay_many([(fleet, batch)])
         assert_same_report(ours, expected)
+
+
+def test_equal_parts_of_a_fleet_report_as_the_whole_fleet() -> None:
+    folded = 0
+    for seed in range(400):
+        fleet, batch = random_case(seed)
+        assert fleet.prefill is not None
+        assert fleet.decode is not None
+        rng = np.random.default_rng(seed)
+        parts = int(rng.integers(2, 5))
+        prefill = replace(fleet.prefill, replicas=parts * int(rng.integers(1, 3)))
+        fleet = replace(fleet, prefill=prefill, decode=replace(fleet.decode, replicas=parts))
+        batch = repeated(batch, parts)
+        try:
+            (ours,) = replay_many([(fleet, batch)])
+        except StuckError:
+            continue
+        folded += replay_part(fleet, batch, lambda: None)[2] > 1
+        for key, value in report(replay(fleet, batch), batch, fleet).items():
+            assert ours[key] == (None if value is None else pytest.approx(value, rel=1e-9, abs=1e-9)), (seed, key)
+    assert folded > 25
+
+
+def repeated(batch: RequestBatch, times: int) -> RequestBatch:
+    """A closed loop of as many times the requests, with as many times the cap."""
+    num = times * batch.num_requests
+    assert batch.in_flight_cap is not None
+    return closed_loop(
+        num, times * batch.in_flight_cap, prompt=int(batch.input_tokens[0]), output=int(batch.output_tokens[0])
+    )
 
 
 def test_engine_short_of_blocks_is_replayed_with_queues() -> None:

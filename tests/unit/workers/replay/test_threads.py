@@ -2,12 +2,18 @@
 
 import contextlib
 import random
+from dataclasses import fields, replace
+
+import numpy as np
 
 from tests.golden import files
+from tests.reference.random_cases import Backend, random_case, seeds
 from workers.cases import read_case
-from workers.errors import UnsupportedError
+from workers.errors import StuckError, UnsupportedError
 from workers.replay.fleet import Fleet
-from workers.replay.loop import replay_many
+from workers.replay.grouping import never_meet
+from workers.replay.loop import replay, replay_many
+from workers.replay.outcomes import Outcomes
 from workers.traffic.requests import RequestBatch
 
 
@@ -32,3 +38,30 @@ def test_reports_on_two_threads_in_any_order_are_those_on_one() -> None:
 
     assert len(cases) > 8
     assert [shuffled[order.index(place)] for place in range(len(cases))] == expected
+
+
+def test_replicas_that_never_meet_on_three_threads_give_the_bytes_of_one() -> None:
+    compared = 0
+    backends: tuple[Backend, ...] = ("vllm", "trtllm", "sglang")
+    for seed in seeds(0, 150):
+        fleet, batch = random_case(seed, backends[seed % 3])
+        if not never_meet(batch, None):
+            continue
+        assert fleet.agg is not None
+        # Chances that need random numbers, which every engine draws for itself.
+        chances = (0.7,) * len(fleet.agg.acceptance)
+        fleet = Fleet(agg=replace(fleet.agg, replicas=2 + seed % 5, acceptance=chances))
+        try:
+            expected = replay(fleet, batch)
+        except StuckError:
+            continue
+        compared += 1
+        assert_equal_bytes(replay(fleet, batch, threads=3), expected)
+        assert replay_many([(fleet, batch)], threads=3) == replay_many([(fleet, batch)])
+    assert compared > 30
+
+
+def assert_equal_bytes(ours: Outcomes, expected: Outcomes) -> None:
+    """Every field the same, bit for bit."""
+    for field in fields(Outcomes):
+        np.testing.assert_array_equal(getattr(ours, field.name), getattr(expected, field.name), err_msg=field.name)
