@@ -4,6 +4,7 @@ The file holds one case, a list of cases or `{"cases": [...]}`; `--id` picks one
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("case", type=Path)
     parser.add_argument("--id", help="case to replay when the file holds several")
     parser.add_argument("--traces", type=Path, help="folder of trace files; default: beside the case file")
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--threads", type=int, default=cores, help="for replicas that never meet; default: %(default)s")
     options = parser.parse_args(arguments)
     try:
         case = _pick(orjson.loads(options.case.read_bytes()), options.id)
         ready = read_case(case, options.traces or options.case.parent)
-        values = _report(ready)
+        values = _report(ready, max(1, options.threads))
     except (EvaluationError, ValueError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
@@ -36,10 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _report(ready: ReferenceCase) -> dict[str, Any]:
+def _report(ready: ReferenceCase, threads: int) -> dict[str, Any]:
     """The report and the residual of its step times; with a planner, its scale events too."""
     if ready.planner is None:
-        found = Reports(ready.sla).of(ready.fleet, ready.batch)
+        found = Reports(ready.sla, threads=threads).of(ready.fleet, ready.batch)
         return {**found.metrics, "step_time_residual": found.step_time_residual}
     outcome = replay_elastic(ready.fleet, ready.batch, new_planner(ready.planner, ready.fleet))
     residual, events = outcome.step_time_residual(), scaling_document(outcome)["events"]
