@@ -29,7 +29,8 @@ class Stack:
     folder: Path
     env: dict[str, str]
     children: list[Child] = field(default_factory=list)
-    restarts: list[float] = field(default_factory=list)
+    restarts: dict[str, list[float]] = field(default_factory=dict)
+    """When each part was started again within the last minute, by its name."""
     is_new: bool = False
     """The database is our own and was made just now."""
     schema: str = ""
@@ -67,9 +68,12 @@ class Stack:
             if child.popen.poll() is None:
                 continue
             now = time.monotonic()
-            self.restarts = [moment for moment in self.restarts if now - moment < 60] + [now]
-            said = f"{child.program.name} ended with exit code {child.popen.returncode}"
-            if len(self.restarts) > RESTARTS_PER_MINUTE:
+            name = child.program.name
+            # Each part for itself: a machine in trouble may end all of them together, and more than once.
+            recent = [moment for moment in self.restarts.get(name, []) if now - moment < 60]
+            self.restarts[name] = [*recent, now]
+            said = f"{name} ended with exit code {child.popen.returncode}"
+            if len(self.restarts[name]) > RESTARTS_PER_MINUTE:
                 raise LaunchError(f"{said}; restarted {RESTARTS_PER_MINUTE} times within a minute{child.log_tail()}")
             print(f"{said}; starting it again", flush=True)
             self.children[place] = Child(child.program)

@@ -76,3 +76,16 @@ def test_program_that_keeps_dying_is_not_restarted_for_ever(tmp_path: Path) -> N
 
     with pytest.raises(LaunchError, match=r"dying ended with exit code 1; restarted 5 times"):
         restart_after_each_end()
+
+
+def test_parts_that_end_together_are_all_started_again(tmp_path: Path) -> None:
+    names = ["one", "two", "three", "four"]
+    short = [Program(name, ["true"], {"PATH": "/usr/bin:/bin"}, tmp_path, tmp_path / name) for name in names]
+    running = stack.Stack(tmp_path, {}, [Child(program) for program in short])
+    for _ in range(3):
+        for child in running.children:
+            child.popen.wait()
+        running.restart_dead()
+    for child in running.children:
+        child.wait_stopped()
+    assert [child.program.name for child in running.children] == names
