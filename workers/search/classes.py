@@ -13,7 +13,8 @@ load are twins when
 3. their KV routers differ in `overlap_score_credit` alone, and no two prompts share a token: every overlap is 0.
 4. their planners differ only in settings that their target never reads.
 
-A planner that scales reads the engines' limits and may add engines: where one is searched, 1 and 2 are left out.
+A planner that scales reads the engines' limits and may add engines: 2 leaves out the candidates that have one, and where one is
+searched 1 is left out.
 """
 
 from collections.abc import Hashable, Sequence
@@ -76,7 +77,7 @@ def classes(space: Space, number: int, facts: Facts) -> Classes:
     branch, workload = space.branches[number], space.config.workload
     scaled = any(scales(planner) for planner in branch.planners)
     engines = np.array([role.replicas * role.attention_dp for role in branch.roles], dtype=np.int64)
-    single = (engines[branch.entries[branch.cells[:, 0]]] == 1).all(axis=1) & (not scaled)
+    single = (engines[branch.entries[branch.cells[:, 0]]] == 1).all(axis=1)
     return Classes(
         batching=_own_batching(branch) if scaled else _batching_classes(space, branch, facts),
         routing=np.array([_routing_classes(space, number, workload, alone) for alone in (True, False)], dtype=np.int32),
@@ -154,7 +155,9 @@ def _routing_classes(space: Space, number: int, workload: Workload, alone: bool)
     ]
     signatures = [
         (
-            _router_signature(branch.routers[option // planners], workload, alone),
+            _router_signature(
+                branch.routers[option // planners], workload, alone and not scales(branch.planners[option % planners])
+            ),
             acting(branch.planners[option % planners]),
         )
         for option in range(len(texts))

@@ -105,8 +105,16 @@ def test_planners_that_act_alike_are_twins_and_no_limit_stands_for_another() -> 
     space = build_space(config, facts)
     known = classes(space, 0, facts)
     assert len(set(known.routing[1].tolist())) == 3, "static, every 5 s, every 10 s"
-    assert not known.single.any()
     assert all(row.tolist() == list(range(row.size)) for row in known.batching)
+
+
+def test_router_of_one_engine_matters_only_where_a_planner_may_add_engines() -> None:
+    space = {"planner_scaling_policy": ["disabled", "load_180_5"], "router_mode": ["kv_router"]}
+    config = config_of(search_space=space | {"router_temperature": [0.0]})
+    facts = WorldFacts()
+    known = classes(build_space(config, facts), 0, facts)
+    assert known.single.any()
+    assert [len(set(row.tolist())) for row in known.routing] == [1 + 9, 9 + 9], "alone, beside others: static + scaled"
 
 
 def test_sla_planners_differ_by_what_they_sample() -> None:
