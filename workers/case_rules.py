@@ -10,10 +10,10 @@ _RATE = {"synthetic": "requests_per_second", "synthetic-session": "sessions_per_
 
 
 def refuse_contradictions(config: Config, has_router: bool) -> None:
-    """Raises: ValueError with every contradiction found. `has_router`: the stack knows the section `router`."""
+    """Raises: ValueError with every contradiction found. `has_router`: the stack knows the sections `router`, `planner`."""
     found = [*_engine_faults(config["engine"]), *_traffic_faults(config["traffic"], config["engine"])]
-    if "router" in config and not has_router:
-        found.append("unknown top-level section 'router'")
+    if not has_router:
+        found += [f"unknown top-level section {name!r}" for name in ("router", "planner") if name in config]
     if found:
         raise ValueError("; ".join(found))
 
@@ -44,5 +44,9 @@ def _traffic_faults(traffic: Config, engine: Config) -> Iterator[str]:
         yield f"traffic.load.type {drive!r} does not drive {kind} traffic"
     elif drive in ("poisson", "constant_rate") and load.get(_RATE[kind]) is None:
         yield f"{drive} {kind} traffic requires {_RATE[kind]}"
+    if kind == "synthetic-session" and source.get("session", {}).get("turns", 2) < 2:
+        yield "traffic.source.session.turns must be at least 2"
+    if kind != "trace" and (traffic.get("stop") or {}).get("max_virtual_time_seconds") is not None:
+        yield "max_virtual_time_seconds is trace-only"
     if source.get("format") == "mooncake-delta" and engine["mode"] != "aggregated":
         yield "mooncake-delta requires aggregated engine mode"

@@ -50,16 +50,18 @@ class AggregatedReplay:
     def _finish_passes(self) -> None:
         """Completions due now by ascending engine; follow-ups and refills are released after all of them."""
         for group in self.groups:
-            if group.end_ms is None or group.end_ms > self.now:
-                continue
-            ended = group.finish_pass()
-            if self.kv_routing:
-                self.kv_routing.pass_ended(group, ended)
-            for seq in ended:
-                seq.status = REJECTED if seq.index in group.rejected else COMPLETED
-                seq.end_ms = self.now
-                self.releases.ended(seq, self.now)
-            self.computed_prefill += sum(result.computed_prefill for result in group.results)
+            if group.end_ms is not None and group.end_ms <= self.now:
+                self._finish_pass(group)
+
+    def _finish_pass(self, group: EngineGroup) -> None:
+        ended = group.finish_pass()
+        if self.kv_routing:
+            self.kv_routing.pass_ended(group, ended)
+        for seq in ended:
+            seq.status = REJECTED if seq.index in group.rejected else COMPLETED
+            seq.end_ms = self.now
+            self.releases.ended(seq, self.now)
+        self.computed_prefill += sum(result.computed_prefill for result in group.results)
 
     def _release(self) -> None:
         for seq in self.releases.pop_due(self.now):
@@ -67,6 +69,10 @@ class AggregatedReplay:
             self.groups[seq.worker].ranks[seq.dp_rank].submit(seq)
 
     def _start_passes(self) -> None:
+        """A pass without duration ends at once and the next one starts, before what it releases is routed."""
         for group in self.groups:
-            if not group.is_busy and group.has_work and not group.start_pass(self.now):
-                raise StuckError(ReasonCode.REPLAY_STUCK, f"engine {group.number} cannot go on at {self.now} ms")
+            while not group.is_busy and group.has_work:
+                if not group.start_pass(self.now):
+                    raise StuckError(ReasonCode.REPLAY_STUCK, f"engine {group.number} cannot go on at {self.now} ms")
+                if group.end_ms == self.now:
+                    self._finish_pass(group)

@@ -37,6 +37,7 @@ class BlockPool:
         self.free = num_blocks
         self.copies: dict[int, list[Block]] = {}
         self.inactive: dict[Block, None] = {}
+        self.times_released = 0
 
     @property
     def active(self) -> int:
@@ -80,6 +81,7 @@ class BlockPool:
 
     def release(self, blocks: list[Block]) -> None:
         """Give blocks back from last to first, so that a sequence's tail is evicted before its head."""
+        self.times_released += any(block.owners == 1 for block in blocks)
         for block in reversed(blocks):
             block.owners -= 1
             if block.owners:

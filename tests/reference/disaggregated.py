@@ -13,6 +13,7 @@ from tests.reference.routing import RoundRobin
 from tests.reference.sequence import Sequence
 from workers.errors import StuckError
 from workers.replay.fleet import Fleet, KvRouter, Pool
+from workers.replay.handoff_loop import MOST_PASSES_AT_ONCE
 from workers.replay.outcomes import COMPLETED, REJECTED, UNFINISHED
 from workers.traffic.requests import RequestBatch
 
@@ -139,12 +140,16 @@ class DisaggregatedReplay:
     def _start_decode(self, group: EngineGroup) -> None:
         """A pass without duration ends at once, one that could do nothing serves its queues as if it had ended."""
         ranks = [(group.number, rank) for rank in range(len(group.ranks))]
+        at_once = 0
         while not group.is_busy and group.has_work:
             self._note_queues()
             had_effect = group.start_pass(self.now)
             if had_effect:
                 if group.end_ms != self.now:
                     return
+                at_once = 0 if any(result.emitted for result in group.results) else at_once + 1
+                if at_once > MOST_PASSES_AT_ONCE:
+                    raise StuckError(ReasonCode.REPLAY_STUCK, f"engine {group.number} cannot go on at {self.now} ms")
                 self.ended_at_once += self._end_pass(group, self.decode_routing)
             self.may_serve.update(dict.fromkeys(ranks, 1))
             if not self._hand_over() and not had_effect:

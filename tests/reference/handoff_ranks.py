@@ -38,6 +38,7 @@ class VllmDecodeRank(VllmRank):
     def __init__(self, pool: Pool, acceptance: Acceptance) -> None:
         super().__init__(pool, acceptance)
         self.landed: list[Sequence] = []
+        self.denied: tuple[Sequence, int] | None = None
 
     def can_never_hold(self, seq: Sequence) -> bool:
         """Over the context limit, or larger than the whole pool."""
@@ -46,9 +47,14 @@ class VllmDecodeRank(VllmRank):
         return self._can_never_run(seq)
 
     def reserve(self, seq: Sequence) -> int | None:
-        """Take the prompt's blocks; returns the tokens cached here already, or None if there is no room now."""
+        """Take the prompt's blocks; returns the tokens cached here already, or None if there is no room now.
+
+        One that was denied is not looked at again before blocks were given back, though it may find more of them cached now.
+        """
         hits = self._cached_prompt(seq)
-        if not self._admissible(seq, hits):
+        request = (seq, self.blocks.times_released)
+        if request == self.denied or not self._admissible(seq, hits):
+            self.denied = request
             return None
         self.held[seq] = self.blocks.take(self._blocks_for(seq.prompt) - len(hits), hits)
         self.reserved.append(seq)

@@ -59,7 +59,7 @@ def build(
     limits = _limits(pool, batch)
     if not full_cache and router is None and pool.prefix_caching and tree.num_nodes == 0 and pool.backend != "sglang":
         limits[state.CACHING], limits[state.UNSHARED] = 0, 1
-    requests, stamps = _requests_and_stamps(batch, output, tree, grouping)
+    requests, stamps = _requests_and_stamps(pool, batch, output, tree, grouping)
     thinkers = 0 if found.is_plain else found.first.size
     st = State(
         limits=limits,
@@ -87,7 +87,7 @@ def build(
     st["ring"] = np.full(rings, state.NONE, dtype=np.int32)
     st["due_bits"] = np.zeros(rings // 128, dtype=np.uint64)
     if pool.backend == "sglang":
-        add_sglang(st, pool, batch, radix_nodes)
+        add_sglang(st, pool, batch, radix_nodes, is_routed=router is not None)
     if router is not None:
         _add_router(st, pool, router, batch.num_requests)
     return st
@@ -226,7 +226,7 @@ def needs_explicit(pool: Pool, batch: RequestBatch) -> bool:
 _RANK = np.zeros(state.NUM_RANK_COLUMNS, dtype=np.int64)
 _RANK[[state.WAIT_HEAD, state.WAIT_TAIL, state.RUN_HEAD, state.RUN_TAIL, state.PARTIAL,
        state.NEW_HEAD, state.NEW_TAIL, state.YOUNG_HEAD, state.REFUSED_HEAD,
-                   state.ARRIVED_HEAD, state.ARRIVED_TAIL, state.QUIET_HEAD]] = state.NONE  # fmt: skip
+                   state.ARRIVED_HEAD, state.ARRIVED_TAIL, state.QUIET_HEAD, state.DENIED]] = state.NONE  # fmt: skip
 _RANK[state.DEFER] = 1
 
 
@@ -257,7 +257,7 @@ _fresh = Kept[tuple[NDArray[np.int32], NDArray[np.float64]]](_KEPT_TREES)
 
 
 def _requests_and_stamps(
-    batch: RequestBatch, output: NDArray[np.int64], tree: PrefixTree, grouping: Grouping | None
+    pool: Pool, batch: RequestBatch, output: NDArray[np.int64], tree: PrefixTree, grouping: Grouping | None
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Rows of requests before anything has happened: copies of what is kept per batch, tree and grouping."""
 
@@ -269,6 +269,8 @@ def _requests_and_stamps(
     requests = requests.copy()
     if output is not batch.output_tokens:
         requests[:, state.OUTPUT] = output[grouping.requests] if grouping else output
+        if pool.backend == "trtllm":  # it forgets what was asked for when a request arrives
+            requests[:, state.ASKED] = requests[:, state.OUTPUT]
     return requests, stamps.copy()
 
 

@@ -21,6 +21,7 @@ from workers.replay.passes import (
     PAUSED,
     TICK_DUE,
     begin,
+    finish_pass,
     finish_passes,
     gap_log_suffices,
     next_pass_end,
@@ -58,6 +59,7 @@ from workers.replay.state import (
     NUM_DRAFTS,
     NUM_READY,
     NUM_SESSIONS,
+    PASS_END,
     PHASE,
     RANK_COUNTER,
     REPEATS,
@@ -72,6 +74,7 @@ from workers.replay.state import (
     limits_of,
     moments_of,
     numbers_of,
+    passes_of,
     ranks_of,
     ready_of,
     requests_of,
@@ -81,6 +84,7 @@ from workers.replay.state import (
     wait_push_back,
 )
 from workers.replay.step_lookup import decode_duration
+from workers.replay.stretches import settle
 from workers.replay.tables import fetch_ahead
 
 _AHEAD = 3
@@ -89,20 +93,14 @@ _AHEAD = 3
 @bare_entry
 def run(st):  # type: ignore[no-untyped-def]
     """Advance the replay until it ends or the host is needed; returns one of the codes above."""
-    number, moment = numbers_of(st), moments_of(st)
+    moment = moments_of(st)
     while True:
         code = _start_passes(st)
         if code != FINISHED:
             return code
-        if number[GIVEN_UP] == FOR_CACHE:
-            return NEED_CACHE
-        number[EVENTS_LEFT] -= 1
-        if number[EVENTS_LEFT] < 0:
-            return PAUSED
-        if not gap_log_suffices(st):
-            return GROW_GAPS
-        if not all_draws_suffice(st):
-            return NEED_DRAWS
+        code = _needs_host(st)
+        if code != FINISHED:
+            return code
         now = _next_instant(st)
         if now == math.inf:
             return FINISHED
@@ -120,15 +118,39 @@ def run(st):  # type: ignore[no-untyped-def]
 
 @inner
 def _start_passes(st):  # type: ignore[no-untyped-def]
-    rank, number = ranks_of(st), numbers_of(st)
+    """A pass without duration ends at once and the next one starts, before what it releases is routed."""
+    rank, number, passed, now = ranks_of(st), numbers_of(st), passes_of(st), moments_of(st)[NOW]
     num_dp = limits_of(st)[NUM_DP]
     for w in range(number[FIRST_REPLICA], number[LAST_REPLICA]):
-        if rank[w * num_dp, PHASE] == IDLE:
-            begin(st, w)
-        if rank[w * num_dp, PHASE] == BEGUN:
-            code = plan(st, w, _horizon(st, w))
+        while True:
+            if rank[w * num_dp, PHASE] == IDLE:
+                begin(st, w)
+            if rank[w * num_dp, PHASE] == BEGUN:
+                code = plan(st, w, _horizon(st, w))
+                if code != FINISHED:
+                    return code
+            if rank[w * num_dp, PHASE] != BUSY or passed[w, PASS_END] > now:
+                break
+            code = _needs_host(st)
             if code != FINISHED:
                 return code
+            finish_pass(st, w, now)
+    return FINISHED
+
+
+@inner
+def _needs_host(st):  # type: ignore[no-untyped-def]
+    """FINISHED, or what the host has to do before passes may end."""
+    number = numbers_of(st)
+    if number[GIVEN_UP] == FOR_CACHE:
+        return NEED_CACHE
+    number[EVENTS_LEFT] -= 1
+    if number[EVENTS_LEFT] < 0:
+        return PAUSED
+    if not gap_log_suffices(st):
+        return GROW_GAPS
+    if not all_draws_suffice(st):
+        return NEED_DRAWS
     return FINISHED
 
 
@@ -252,6 +274,7 @@ def _route(st, r, boundary):  # type: ignore[no-untyped-def]
     rank, req = ranks_of(st), requests_of(st)
     num_dp = limits_of(st)[NUM_DP]
     if is_routed(st):
+        settle(st, moments_of(st)[NOW])
         s = pick(st, r)
         w, dp_rank = s // num_dp, s % num_dp
     else:

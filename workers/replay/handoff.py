@@ -43,6 +43,7 @@ from workers.replay.state import (
     GB_PER_S,
     IDLE,
     MAX_REUSED,
+    MAX_SEQS,
     MAY_SERVE,
     MISSING_ONLY,
     NONE,
@@ -51,6 +52,7 @@ from workers.replay.state import (
     NUM_DEPARTURES,
     NUM_DP,
     NUM_ROUNDS,
+    NUM_RUNNING,
     PASS_END,
     PASS_START,
     PHASE,
@@ -256,7 +258,7 @@ def may_fit(dec, t, r):  # type: ignore[no-untyped-def]
     if is_destination_first(dec):
         return sglang_destination.may_fit(dec, t, r)
     _, fits = destination.cached_at_destination(dec, t, r)
-    return fits
+    return fits and ranks_of(dec)[t, NUM_RUNNING] < limits_of(dec)[MAX_SEQS]
 
 
 @inner
@@ -354,3 +356,15 @@ def cut(dec, w, horizon):  # type: ignore[no-untyped-def]
     first = w * limits_of(dec)[NUM_DP]
     if rank[first, PHASE] == BUSY and rank[first, REPEATS] > 1 and passed[w, PASS_END] > horizon:
         walk_group(dec, w, rank[first, REPEATS], max(horizon, np.nextafter(passed[w, PASS_START], np.inf)))
+
+
+@inner
+def serves_next(dec, w):  # type: ignore[no-untyped-def]
+    """True when the head of a queue of decode replica w fits, so that the end of the next pass serves it."""
+    target = targets_of(dec)
+    num_dp = limits_of(dec)[NUM_DP]
+    for t in range(w * num_dp, (w + 1) * num_dp):
+        r = target[t, REQUEST_HEAD]
+        if r != NONE and may_fit(dec, t, r):
+            return True
+    return False

@@ -22,11 +22,11 @@ from workers.replay.handoff import (
     hand_over,
     is_busy,
     is_destination_first,
-    may_fit,
     note_prefilled,
     queue_prompt,
     request_destination,
     serve_queues,
+    serves_next,
     transfer_ms,
 )
 from workers.replay.pass_records import in_order, num_ready, ready_rank
@@ -47,9 +47,11 @@ from workers.replay.passes import (
 from workers.replay.radix import OVERFLOW
 from workers.replay.router import is_routed
 from workers.replay.state import (
+    ACTIVE,
     ASKING,
     BEGUN,
     BUSY,
+    DECODE_N,
     EVENTS_LEFT,
     FOR_CACHE,
     FOR_EXPLICIT,
@@ -100,6 +102,8 @@ from workers.replay.state import (
 
 NEED_EXPLICIT, NEED_RADIX_NODES = 100, 101
 """Start anew: with the explicit backend in the decode pool; with more room for SGLang's radix trees."""
+MOST_PASSES_AT_ONCE = 1000
+"""Of one decode engine at one instant without a token: beyond them a request recomputes for ever what it loses each time."""
 _NEXT_INSTANT, _FIRST_PREFILLS, _FIRST_DECODES, _ARRIVALS, _LAST_PREFILLS, _LAST_DECODES, _NUM_STAGES = range(7)
 
 
@@ -322,11 +326,20 @@ def _start_decode(pre, dec, w, next_prefill):  # type: ignore[no-untyped-def]
     """
     rank, passed, target, number = ranks_of(dec), passes_of(dec), targets_of(dec), numbers_of(dec)
     num_dp, now = limits_of(dec)[NUM_DP], moments_of(dec)[NOW]
+    at_once = 0
     while True:
         has_ended = rank[w * num_dp, PHASE] == BUSY
         if has_ended and passed[w, PASS_END] > now:
             return FINISHED
         if has_ended:
+            if number[GIVEN_UP] == FOR_CACHE:
+                return NEED_CACHE
+            at_once += 1
+            for t in range(w * num_dp, (w + 1) * num_dp):
+                if rank[t, ACTIVE] == 1 and rank[t, DECODE_N] > 0:
+                    at_once = 0
+            if at_once > MOST_PASSES_AT_ONCE:
+                return STUCK
             number[EVENTS_LEFT] -= 1
             if number[EVENTS_LEFT] < 0:
                 return PAUSED
@@ -361,7 +374,7 @@ def _start_pass(st, w, horizon):  # type: ignore[no-untyped-def]
     first = w * limits_of(st)[NUM_DP]
     if rank[first, PHASE] == IDLE:
         begin(st, w)
-        if rank[first, PHASE] == BEGUN and targets_of(st).shape[0] > 0 and _serves_next(st, w):
+        if rank[first, PHASE] == BEGUN and targets_of(st).shape[0] > 0 and serves_next(st, w):
             rank[first, REPEATS] = 1
     if rank[first, PHASE] == BEGUN:
         code = plan(st, w, horizon)
@@ -371,18 +384,6 @@ def _start_pass(st, w, horizon):  # type: ignore[no-untyped-def]
         elif code != FINISHED:
             return code
     return FINISHED
-
-
-@inner
-def _serves_next(dec, w):  # type: ignore[no-untyped-def]
-    """True when the head of a queue of decode replica w fits, so that the end of the next pass serves it."""
-    target = targets_of(dec)
-    num_dp = limits_of(dec)[NUM_DP]
-    for t in range(w * num_dp, (w + 1) * num_dp):
-        r = target[t, REQUEST_HEAD]
-        if r != NONE and may_fit(dec, t, r):
-            return True
-    return False
 
 
 @inner

@@ -35,6 +35,7 @@ from workers.replay.state import (
     PATH_END,
     PATH_START,
     REGISTERED,
+    TIMES_RELEASED,
     UNCHANGED,
     copies_of,
     extents_of,
@@ -220,6 +221,15 @@ def _fill(st, extent, start, known, count, r):  # type: ignore[no-untyped-def]
 @inner
 def release(st, s, r, computed, held):  # type: ignore[no-untyped-def]
     """Request r gives back its `held` blocks, of which computed // block_size are full; tail before head."""
+    rank = ranks_of(st)
+    before = rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS]
+    _release(st, s, r, computed, held)
+    if rank[s, FREE_BLOCKS] + rank[s, INACTIVE_BLOCKS] > before:
+        rank[s, TIMES_RELEASED] += 1
+
+
+@inner
+def _release(st, s, r, computed, held):  # type: ignore[no-untyped-def]
     limits, rank, req, ext, way = limits_of(st), ranks_of(st), requests_of(st), extents_of(st), paths_of(st)
     if limits[CACHING] == 0:
         rank[s, FREE_BLOCKS] += held

@@ -46,6 +46,7 @@ from workers.replay.state import (
     PREFILLED_TAIL,
     REPEATS,
     ROLE,
+    SETTLED,
     SGLANG,
     gaps_of,
     is_elastic,
@@ -77,6 +78,7 @@ def begin(st, w):  # type: ignore[no-untyped-def]
             continue
         rank[s, ACTIVE] = 1
         rank[s, COMPUTED_NOW] = 0
+        rank[s, SETTLED] = 0
         rank[w * num_dp, PHASE] = BEGUN
         steps = sglang.begin(st, s, now) if limits[BACKEND] == SGLANG else vllm.begin(st, s, now)
         note_pass_formed(st, s)
@@ -157,7 +159,7 @@ def walk_group(st, w, steps, horizon):  # type: ignore[no-untyped-def]
     else:
         walked = 0
         first = now
-        while walked < steps and now < horizon:
+        while walked < steps and (walked == 0 or now < horizon):
             duration = lockstep_duration(st, w, walked)
             if math.isnan(duration):
                 return False
@@ -226,11 +228,12 @@ def finish_passes(st, now):  # type: ignore[no-untyped-def]
     for i in range(number[FIRST_REPLICA], number[LAST_REPLICA]):
         w = in_order(st, i)
         if rank[w * num_dp, PHASE] == BUSY and passed[w, PASS_END] <= now:
-            _finish_pass(st, w, now)
+            finish_pass(st, w, now)
 
 
 @inner
-def _finish_pass(st, w, now):  # type: ignore[no-untyped-def]
+def finish_pass(st, w, now):  # type: ignore[no-untyped-def]
+    """Commit the pass of replica w, or its repetitions, at `now`."""
     limits, rank, passed, number = limits_of(st), ranks_of(st), passes_of(st), numbers_of(st)
     num_dp = limits[NUM_DP]
     steps = rank[w * num_dp, REPEATS]

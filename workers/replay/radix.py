@@ -25,11 +25,12 @@ from workers.replay.page_runs import END_PAGE, RUN_FIRST, RUN_NAME, mixed
 NONE = -1
 
 # Columns of RadixTree.nodes. The root of an engine holds no pages: its run columns count the engine's own.
-(PARENT, RUN_ID, RUN_START, PAGES, LOCKS, CHILDREN, ACCESSED, EDGE_NEXT, OLDER, NEWER, NUM_NODE_COLUMNS) = range(11)
+(PARENT, RUN_ID, RUN_START, PAGES, LOCKS, CHILDREN, ACCESSED, EDGE_NEXT, OLDER, NEWER, LOST, LOST_NEXT,
+ NUM_NODE_COLUMNS) = range(13)  # fmt: skip
 FREE_PAGES, EVICTABLE_PAGES = RUN_ID, RUN_START
 
 # Entries of RadixTree.counters.
-_BUMP, _SPARE, _CLOCK, OVERFLOW, NUM_COUNTERS = range(5)
+_BUMP, SPARE, _CLOCK, OVERFLOW, KEEPS_LOST, NUM_COUNTERS = range(6)
 
 
 class RadixTree(NamedTuple):
@@ -39,8 +40,10 @@ class RadixTree(NamedTuple):
     whose path contains it. CHILDREN, how many. ACCESSED: logical clock of the last access (of a locked node a lower
     bound, made exact when the lock returns). EDGE_NEXT: the child that continues the node's edge, or NONE. OLDER, NEWER:
     unlocked nodes of one engine as a ring through its root, from oldest to newest; NEWER also chains released nodes.
+    LOST, LOST_NEXT: see `lost_pages`; kept where KEEPS_LOST says so.
     slots: int32 [power of two >= 2 K]; open-addressing index of children, NONE where free.
-    counters: int64 [NUM_COUNTERS]; next node never used, head of the released ones, clock, 1 once nodes ran out.
+    counters: int64 [NUM_COUNTERS]; next node never used, head of the released ones, clock, 1 once nodes ran out, 1 when
+    evicted pages are remembered.
     """
 
     nodes: NDArray[np.int64]
@@ -48,17 +51,17 @@ class RadixTree(NamedTuple):
     counters: NDArray[np.int64]
 
 
-def new_tree(num_engines: int, pages_per_engine: int, node_capacity: int) -> RadixTree:
-    """An empty tree; `node_capacity` counts nodes alive at one time, roots excluded."""
+def new_tree(num_engines: int, pages_per_engine: int, node_capacity: int, keeps_lost: bool = False) -> RadixTree:
+    """An empty tree; `node_capacity` counts nodes alive (or remembered) at one time, roots excluded."""
     size = node_capacity + num_engines
     nodes = np.empty((size, NUM_NODE_COLUMNS), np.int64)
     roots = nodes[:num_engines]
     roots[:] = 0
     roots[:, FREE_PAGES] = pages_per_engine
-    roots[:, PARENT] = roots[:, EDGE_NEXT] = NONE
+    roots[:, PARENT] = roots[:, EDGE_NEXT] = roots[:, LOST_NEXT] = NONE
     roots[:, OLDER] = roots[:, NEWER] = np.arange(num_engines)
     slots = np.full(1 << max(4, (2 * size - 1).bit_length()), NONE, np.int32)
-    return RadixTree(nodes, slots, np.array([num_engines, NONE, 0, 0], np.int64))
+    return RadixTree(nodes, slots, np.array([num_engines, NONE, 0, 0, int(keeps_lost)], np.int64))
 
 
 @inner
@@ -69,7 +72,7 @@ def _home_slot(tree, parent, run_id, run_start):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _child(tree, parent, run_id, run_start):  # type: ignore[no-untyped-def]
+def child_of(tree, parent, run_id, run_start):  # type: ignore[no-untyped-def]
     """The child whose first page is (run_id, run_start), or NONE."""
     nodes, slots = tree.nodes, tree.slots
     if nodes[parent, CHILDREN] == 0:
@@ -132,9 +135,9 @@ def _unhang(tree, node):  # type: ignore[no-untyped-def]
 def _new_node(tree, parent, run_id, run_start, pages):  # type: ignore[no-untyped-def]
     """A node outside the list of unlocked ones; NONE (and the overflow flag) when all node numbers are in use."""
     nodes, counters = tree.nodes, tree.counters
-    if counters[_SPARE] != NONE:
-        node = counters[_SPARE]
-        counters[_SPARE] = nodes[node, NEWER]
+    if counters[SPARE] != NONE:
+        node = counters[SPARE]
+        counters[SPARE] = nodes[node, NEWER]
     elif counters[_BUMP] < len(nodes):
         node = counters[_BUMP]
         counters[_BUMP] += 1
@@ -149,6 +152,7 @@ def _new_node(tree, parent, run_id, run_start, pages):  # type: ignore[no-untype
     nodes[node, CHILDREN] = 0
     nodes[node, ACCESSED] = 0
     nodes[node, EDGE_NEXT] = NONE
+    nodes[node, LOST] = 0
     return node
 
 
@@ -228,7 +232,7 @@ def matched_pages(tree, engine, runs, first_run, end_run, limit, page_size):  # 
     for run in range(first_run, end_run):
         end = min(runs[run, END_PAGE], limit)
         while depth < end:
-            node = _child(tree, node, runs[run, RUN_NAME], runs[run, RUN_FIRST] + (depth - begin) * page_size)
+            node = child_of(tree, node, runs[run, RUN_NAME], runs[run, RUN_FIRST] + (depth - begin) * page_size)
             if node == NONE:
                 return depth
             common = min(nodes[node, PAGES], end - depth)
@@ -254,7 +258,7 @@ def lock_prefix(tree, engine, runs, first_run, pages, page_size):  # type: ignor
         while runs[run, END_PAGE] == depth:
             begin = runs[run, END_PAGE]
             run += 1
-        node = _child(tree, node, runs[run, RUN_NAME], runs[run, RUN_FIRST] + (depth - begin) * page_size)
+        node = child_of(tree, node, runs[run, RUN_NAME], runs[run, RUN_FIRST] + (depth - begin) * page_size)
         if nodes[node, PAGES] > pages - depth:
             node = _split(tree, node, pages - depth, page_size)
             if node == NONE:
@@ -287,7 +291,7 @@ def insert_prefix(tree, engine, last, depth, runs, first_run, pages, page_size):
             run += 1
         run_id = runs[run, RUN_NAME]
         start = runs[run, RUN_FIRST] + (depth - begin) * page_size
-        child = _child(tree, node, run_id, start)
+        child = child_of(tree, node, run_id, start)
         wanted = min(runs[run, END_PAGE], pages) - depth
         if child != NONE:
             if nodes[child, PAGES] > wanted:
@@ -354,6 +358,8 @@ def evict(tree, engine, pages):  # type: ignore[no-untyped-def]
         nodes[engine, FREE_PAGES] += cut
         nodes[engine, EVICTABLE_PAGES] -= cut
         nodes[node, PAGES] -= cut
+        if counters[KEEPS_LOST] == 1:
+            _note_lost(tree, engine, node, cut)
         if nodes[node, PAGES] > 0:
             return
         _unlink(tree, node)
@@ -362,5 +368,15 @@ def evict(tree, engine, pages):  # type: ignore[no-untyped-def]
         nodes[parent, CHILDREN] -= 1
         if nodes[parent, EDGE_NEXT] == node:
             nodes[parent, EDGE_NEXT] = NONE
-        nodes[node, NEWER] = counters[_SPARE]
-        counters[_SPARE] = node
+        if counters[KEEPS_LOST] == 0:
+            nodes[node, NEWER] = counters[SPARE]
+            counters[SPARE] = node
+
+
+@inner
+def _note_lost(tree, engine, node, pages):  # type: ignore[no-untyped-def]
+    nodes = tree.nodes
+    if nodes[node, LOST] == 0:
+        nodes[node, LOST_NEXT] = nodes[engine, LOST_NEXT]
+        nodes[engine, LOST_NEXT] = node
+    nodes[node, LOST] += pages

@@ -18,6 +18,7 @@ from workers.replay.arrays import effective_output, needs_explicit
 from workers.replay.batch_facts import facts_of
 from workers.replay.fleet import Pool
 from workers.replay.kept import Kept
+from workers.timing.fixed import FixedTimes
 from workers.traffic.requests import RequestBatch
 
 
@@ -49,6 +50,8 @@ def serves_in_order(pool: Pool, batch: RequestBatch) -> bool:
     if batch.in_flight_cap is None or batch.span_offset is not None or batch.num_requests == 0:
         return False
     if pool.backend == "sglang" or pool.attention_dp > 1:
+        return False
+    if isinstance(pool.step_times, FixedTimes) and pool.step_times.decode_pass_ms == 0.0:
         return False
     facts = facts_of(batch)
     if not facts.is_uniform or not facts.is_plain or not facts.is_in_order or needs_explicit(pool, batch):

@@ -1,9 +1,8 @@
 """KV-aware routing of one pool: cached prefix against load, as the router believes them (traffic specification, 4.2).
 
 The router counts load by itself: prompt tokens from routing to the first token, full prompt blocks from routing to the end
-of a request. It sees a rank's cache as it was at the end of the rank's last pass; SGLang's tree is read as it is, without
-what the pass under way has evicted. Equal costs, and temperatures, are decided by one number per request, drawn from the
-router's seed (`draws`), where the modelled router draws anew in every run.
+of a request. It sees a rank's cache as it was at the end of the rank's last pass. Equal costs, and temperatures, are decided
+by one number per request, drawn from the router's seed (`draws`), where the modelled router draws anew in every run.
 
 loads: int64 [ranks, NUM_LOADS]. routes: int32 [ranks * shared nodes, NUM_ROUTES], numbered as in kv_cache: SEEN, cached
 blocks as of the last pass end; HOLDERS, unfinished requests that use the node; COVERED, most blocks any of them uses (of those
@@ -15,8 +14,8 @@ import math
 
 from workers.replay.compiled import inner
 from workers.replay.kv_cache import CACHED
+from workers.replay.lost_pages import forget_lost, remembered_pages
 from workers.replay.pass_records import num_ready, ready_rank
-from workers.replay.radix import matched_pages
 from workers.replay.retained import END_RUN, FIRST_RUN, radix_tree_of
 from workers.replay.state import (
     BACKEND,
@@ -136,7 +135,8 @@ def _overlap(st, s, r):  # type: ignore[no-untyped-def]
     full = whole_blocks(limits, req[r, PROMPT])
     if limits[BACKEND] == SGLANG:
         runs = sgl_runs_of(st)
-        return matched_pages(radix_tree_of(st), s, runs, req[r, FIRST_RUN], req[r, END_RUN], full, limits[BLOCK_SIZE])
+        size = limits[BLOCK_SIZE]
+        return remembered_pages(radix_tree_of(st), s, runs, req[r, FIRST_RUN], req[r, END_RUN], full, size)
     found = 0
     for j in range(req[r, PATH_START], req[r, PATH_END]):
         here = min(route[s * limits[NUM_NODES] + way[j, 0], SEEN], full - found)
@@ -212,6 +212,9 @@ def note_end(st, r, status):  # type: ignore[no-untyped-def]
 def show_cache(st, s):  # type: ignore[no-untyped-def]
     """A pass of rank s ended: the router sees what is cached there now."""
     if not is_routed(st):
+        return
+    if limits_of(st)[BACKEND] == SGLANG:
+        forget_lost(radix_tree_of(st), s)
         return
     route, load, ext = routes_of(st), loads_of(st), extents_of(st)
     node = load[s, CHANGED_HEAD]

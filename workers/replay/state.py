@@ -20,8 +20,7 @@ A rank is one scheduler; the ranks of a replica share a clock. Global rank index
 Links are request indices, NONE ends a list.
 
 Compiled functions take one array, the address book: passing every array made each of them a function of hundreds of
-arguments, and compilation took ten minutes. `ranks_of(st)`, `requests_of(st)`, ... give the arrays back; shapes and
-units below.
+arguments, and compilation took ten minutes. `ranks_of(st)`, `requests_of(st)`, ... give the arrays, whose shapes are below.
 """
 
 import ctypes
@@ -51,9 +50,10 @@ AGG, PREFILL, DECODE = 0, 1, 2
 # ranks: int64 [ranks, NUM_RANK_COLUMNS], one row per scheduler. The columns from PHASE on are those of a replica and used
 # in the row of its first rank only. Decode role: OTHERS_WAIT, 1 while requests wait for room on this rank. ARRIVED_HEAD and
 # ARRIVED_TAIL chain SGLang's handed-over requests without a slot, also counted in NUM_WAITING, by WAIT_NEXT, others' that
-# landed since the last pass began by NEW_NEXT.
+# landed since the last pass began by NEW_NEXT. DENIED, the request that got no room last, at TIMES_RELEASED = DENIED_AT.
 # COMPUTED_NOW: prompt and recomputed tokens of the pass under way. QUIET_HEAD chains, by NEW_NEXT, handed-over requests without
-# output, which end with the pass.
+# output, which end with the pass. SETTLED: see stretches. NEWCOMERS: requests at the end of the running list that this pass has
+# admitted (explicit). TIMES_RELEASED: how often blocks were given back.
 # SGLang alone: PROMISED, sum of min(O - g, RESERVED_OUTPUT_LIMIT) over running requests. NUM_LONG, those beyond that
 # limit. NUM_FRESH, those without a decode pass yet. STALLED, 1 when a prefill pass or a wait for room came after the last
 # decode pass. NEXT_DUE, no request is due before this step. RETRACTED, 1 when this pass retracted. HEAD_ASK, tokens the
@@ -64,8 +64,9 @@ AGG, PREFILL, DECODE = 0, 1, 2
  PREFILL_N, PREFILL_ISL, PREFILL_PREFIX, DECODE_N, DECODE_CONTEXT, GAP_N, EFFECT, CUTTABLE, LAZY, ACTIVE,
  NUM_DECODING, CONTEXT_SUM, STEP, PARTIAL, FREE_BLOCKS, INACTIVE_BLOCKS, HELD_BLOCKS, RESERVED_BLOCKS,
  NEW_HEAD, NEW_TAIL, YOUNG_HEAD, REFUSED_HEAD, DEFER, DRAWS_USED, OTHERS_WAIT, ARRIVED_HEAD, ARRIVED_TAIL,
- PROMISED, NUM_LONG, NUM_FRESH, STALLED, NEXT_DUE, RETRACTED, HEAD_ASK, MAY_REFUSE, COMPUTED_NOW, QUIET_HEAD,
- PHASE, REPEATS, NUM_PASSES, RANK_COUNTER, GATE_PASSES, PREFILLED, OUTGREW, NUM_RANK_COLUMNS) = range(51)  # fmt: skip
+ PROMISED, NUM_LONG, NUM_FRESH, STALLED, NEXT_DUE, RETRACTED, HEAD_ASK, MAY_REFUSE, COMPUTED_NOW, QUIET_HEAD, SETTLED,
+ NEWCOMERS, TIMES_RELEASED, DENIED, DENIED_AT, PHASE, REPEATS, NUM_PASSES, RANK_COUNTER, GATE_PASSES, PREFILLED, OUTGREW,
+ NUM_RANK_COLUMNS) = range(56)  # fmt: skip
 IDLE, BEGUN, BUSY = 0, 1, 2
 
 # passes: float64 [replicas, NUM_PASS_COLUMNS], ms: the pass under way.
@@ -232,9 +233,8 @@ _EMPTY_BOOK = np.zeros((len(BOOK), 2), dtype=np.int64)
 )  # fmt: skip
 handoffs_of, lands_of, targets_of, sources_of, transfer_of = (_accessor(name, *SHAPES[name]) for name in BOOK[23:28])
 loads_of, routes_of, believed_of, router_draws_of, router_of = (_accessor(name, *SHAPES[name]) for name in BOOK[28:33])
-sgl_reals_of, sgl_nodes_of, sgl_slots_of, sgl_counters_of, sgl_runs_of = (
-    _accessor(name, *SHAPES[name]) for name in BOOK[33:38]
-)
+(sgl_reals_of, sgl_nodes_of, sgl_slots_of, sgl_counters_of,
+ sgl_runs_of) = (_accessor(name, *SHAPES[name]) for name in BOOK[33:38])  # fmt: skip
 ready_of, live_of, records_of, record_times_of, exact_rates_of, exact_facts_of, due_bits_of, handed_of = (
     _accessor(name, *SHAPES[name]) for name in BOOK[38:]
 )

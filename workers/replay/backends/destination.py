@@ -15,6 +15,8 @@ from workers.replay.state import (
     ARRIVED_TAIL,
     BACKEND,
     BLOCK_SIZE,
+    DENIED,
+    DENIED_AT,
     HELD,
     HELD_BLOCKS,
     MAX_SEQS,
@@ -29,6 +31,7 @@ from workers.replay.state import (
     REGISTERED,
     RESERVED_AS,
     RESERVED_BLOCKS,
+    TIMES_RELEASED,
     TRTLLM,
     WAIT_HEAD,
     WAIT_NEXT,
@@ -49,22 +52,26 @@ from workers.replay.state import (
 def cached_at_destination(st, s, r):  # type: ignore[no-untyped-def]
     """(cached blocks of prompt r on decode rank s, True if it could be given its room now).
 
-    Nothing of the prompt is recomputed, so every cached full block counts; TensorRT-LLM looks for none.
+    Nothing of the prompt is recomputed, so every cached full block counts; TensorRT-LLM looks for none. A prompt that was
+    denied is not looked at again before blocks were given back, though it may find more of them cached now.
     """
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     found, held = np.int64(0), np.int64(0)
     if limits[BACKEND] != TRTLLM:
         found, held = match(st, s, r, whole_blocks(limits, req[r, PROMPT]))
-    has_slot = rank[s, NUM_RUNNING] < limits[MAX_SEQS]
-    return found, has_slot and is_admissible(st, s, r, req[r, PROMPT], held)
+    is_denied = rank[s, DENIED] == r and rank[s, DENIED_AT] == rank[s, TIMES_RELEASED]
+    return found, not is_denied and is_admissible(st, s, r, req[r, PROMPT], held)
 
 
 @inner
 def reserve(st, s, r):  # type: ignore[no-untyped-def]
     """Give prompt r its blocks on decode rank s; returns the tokens cached there already, NONE if it must wait."""
     limits, rank, number, req = limits_of(st), ranks_of(st), numbers_of(st), requests_of(st)
+    if rank[s, NUM_RUNNING] >= limits[MAX_SEQS]:
+        return NONE
     found, fits = cached_at_destination(st, s, r)
     if not fits:
+        rank[s, DENIED], rank[s, DENIED_AT] = r, rank[s, TIMES_RELEASED]
         return NONE
     if found > 0:
         pin(st, s, r, found)

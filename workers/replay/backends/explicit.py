@@ -48,6 +48,7 @@ from workers.replay.state import (
     LAST_TOKEN,
     MAX_BATCHED_TOKENS,
     MAX_SEQS,
+    NEWCOMERS,
     NONE,
     NUM_BLOCKS,
     NUM_DP,
@@ -66,6 +67,7 @@ from workers.replay.state import (
     RUN_TAIL,
     SECOND_TOKEN,
     SILENT,
+    TIMES_RELEASED,
     TOKENS,
     TRTLLM,
     blocks_for,
@@ -93,6 +95,7 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
     rank[s, DECODE_CONTEXT] = 0
     rank[s, GAP_N] = 0
     rank[s, EFFECT] = 0
+    rank[s, NEWCOMERS] = 0
     defer = _defers_prefill(st, s)
     budget, preempted = _serve_running(st, s, defer)
     if not preempted:
@@ -102,8 +105,6 @@ def begin(st, s, now):  # type: ignore[no-untyped-def]
     if not defer and not preempted:
         rank[s, DEFER] = 0 if rank[s, NUM_WAITING] > 0 else 1
     _bill_decodes(st, s)
-    if preempted:
-        rank[s, EFFECT] = 1
     return 1
 
 
@@ -174,6 +175,7 @@ def _admit(st, s, now, budget, defer):  # type: ignore[no-untyped-def]
             return
         if req[r, RESERVED_AS] > 0:
             run_arrived(st, s, waits_behind, r, now)
+            rank[s, NEWCOMERS] += 1
             _schedule(st, s, r, req[r, PROMPT], 0, 0)
             if budget <= 0:
                 return
@@ -191,6 +193,7 @@ def _admit(st, s, now, budget, defer):  # type: ignore[no-untyped-def]
         if (missing > budget and limits[CHUNKED] == 0) or (missing > 0 and tokens == 0):
             return
         enter(st, s, r, found, tokens, now)
+        rank[s, NEWCOMERS] += 1
         req[r, HELD] = blocks_for(limits, found * size + tokens)
         _schedule(st, s, r, found * size, tokens, tokens)
         budget -= tokens
@@ -232,10 +235,17 @@ def _grow(st, s, r, tokens):  # type: ignore[no-untyped-def]
 
 @inner
 def _preempt(st, s, victim):  # type: ignore[no-untyped-def]
-    """Recompute later: drop its blocks, keep its tokens, put it first in the queue, undo its work of this pass."""
+    """Recompute later: drop its blocks, keep its tokens, put it first in the queue, undo its work of this pass.
+
+    A pass that does nothing but lose what it has just admitted has no effect: it would be repeated for ever.
+    """
     limits, rank, req = limits_of(st), ranks_of(st), requests_of(st)
     note_preempted(st)
     run_remove(st, s, victim)
+    if rank[s, NEWCOMERS] > 0:
+        rank[s, NEWCOMERS] -= 1
+    else:
+        rank[s, EFFECT] = 1
     release(st, s, victim, req[victim, COMPUTED], req[victim, HELD])
     rank[s, HELD_BLOCKS] -= req[victim, HELD]
     rank[s, RESERVED_BLOCKS] -= blocks_for(limits, req[victim, PROMPT] + req[victim, OUTPUT])
@@ -289,7 +299,6 @@ def _bill_prompts(st, s):  # type: ignore[no-untyped-def]
     r = rank[s, RUN_HEAD]
     while r != NONE:
         if req[r, TOKENS] != NONE:
-            rank[s, EFFECT] = 1
             billed = bill_prompt(st, s, r, req[r, BEFORE], req[r, BEFORE] + req[r, TOKENS])
             if not billed and req[r, GENERATED] < req[r, OUTPUT]:
                 note_decoding(st, s, 1, req[r, PROMPT] + req[r, GENERATED])
@@ -303,6 +312,8 @@ def _bill_decodes(st, s):  # type: ignore[no-untyped-def]
     first_is_decoded = limits[BACKEND] == TRTLLM and limits[NUM_DRAFTS] > 0
     r = rank[s, RUN_HEAD]
     while r != NONE:
+        if req[r, TOKENS] != NONE:
+            rank[s, EFFECT] = 1
         if req[r, BURST] > 0 and (first_is_decoded or not is_fresh(st, r)):
             rank[s, DECODE_N] += 1
             rank[s, DECODE_CONTEXT] += req[r, PROMPT] + req[r, GENERATED]
@@ -348,6 +359,7 @@ def _give_back_drafts(st, s, r):  # type: ignore[no-untyped-def]
     if spare > 0:
         req[r, HELD] -= spare
         rank[s, FREE_BLOCKS] += spare
+        rank[s, TIMES_RELEASED] += 1
         rank[s, HELD_BLOCKS] -= spare
 
 

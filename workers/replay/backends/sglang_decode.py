@@ -72,6 +72,7 @@ from workers.replay.state import (
     RUN_PREV,
     RUN_TAIL,
     SECOND_TOKEN,
+    SETTLED,
     SILENT,
     STALLED,
     STEP,
@@ -244,7 +245,7 @@ def commit_decode(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
         _log_first_gaps(st, s, first_end)
         _log_other_gaps(st, s, steps - 1)
     pages = 0
-    for passes in range(steps):
+    for passes in range(rank[s, SETTLED], steps):
         pages += growth_pages(st, s, passes)
     make_room(st, s, pages)
     rank[s, STEP] += steps

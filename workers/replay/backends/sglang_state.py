@@ -63,7 +63,9 @@ START_RATIO, START_RATIO_DP = 0.7, 0.21
 FLOOR_OF_START, FALL_OF_START, FALL_PASSES = 0.14, 0.86, 600
 
 
-def add_sglang(st: State, pool: Pool, batch: RequestBatch, node_capacity: int | None = None) -> None:
+def add_sglang(
+    st: State, pool: Pool, batch: RequestBatch, node_capacity: int | None = None, is_routed: bool = False
+) -> None:
     """Fill the arrays of the SGLang backend in a state at time 0.
 
     node_capacity: radix-tree nodes alive at one time over all ranks; the default is enough for most loads and to be
@@ -76,7 +78,7 @@ def add_sglang(st: State, pool: Pool, batch: RequestBatch, node_capacity: int | 
     if node_capacity is None:
         node_capacity = len(runs) + 2 * batch.num_requests + 64
     num_ranks = pool.replicas * pool.attention_dp
-    tree = new_tree(num_ranks, pool.num_blocks, node_capacity)
+    tree = new_tree(num_ranks, pool.num_blocks, node_capacity, keeps_lost=is_routed)
     st["sgl_runs"], st["sgl_nodes"], st["sgl_slots"], st["sgl_counters"] = runs, tree.nodes, tree.slots, tree.counters
     limit = pool.context_length
     st["ranks"][:, MAY_REFUSE] = limit is not None and bool((batch.input_tokens >= limit).any())

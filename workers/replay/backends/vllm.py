@@ -75,6 +75,7 @@ from workers.replay.state import (
     RUN_NEXT,
     RUN_TAIL,
     SECOND_TOKEN,
+    SETTLED,
     STEP,
     WAIT_HEAD,
     YOUNG,
@@ -159,7 +160,7 @@ def commit(st, s, steps, first_end, end):  # type: ignore[no-untyped-def]
         explicit.commit(st, s, end)
         return
     if rank[s, LAZY] == 1:
-        need = growth_of_step(st, s, steps)
+        need = growth_of_step(st, s, steps) - growth_of_step(st, s, rank[s, SETTLED])
         take(st, s, need)
         rank[s, HELD_BLOCKS] += need
     rank[s, STEP] += steps

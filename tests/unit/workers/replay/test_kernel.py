@@ -1,5 +1,6 @@
 """The compiled replay beside the plain one, and its report beside the definition of the metrics."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -19,6 +20,9 @@ from workers.timing.fixed import FixedTimes
 from workers.traffic.requests import RequestBatch
 
 BLOCKWISE: tuple[Backend, ...] = ("vllm", "trtllm")
+BACKENDS: tuple[Backend, ...] = (*BLOCKWISE, "sglang")
+ONCE_DIFFERENT = (141, 170, 1361)
+"""Seeds of TensorRT-LLM requests that ask for more tokens than the pool holds and are served one by one."""
 
 
 def outcome_of(run: object, fleet: Fleet, batch: RequestBatch) -> Outcomes | None:
@@ -53,8 +57,21 @@ def fleet_of(**changes: object) -> Fleet:
 
 @pytest.mark.parametrize("backend", BLOCKWISE)
 def test_replay_random_case_agrees_with_plain_replay(backend: Backend) -> None:
-    for seed in seeds(0, 120):
+    for seed in [*seeds(0, 120), *ONCE_DIFFERENT]:
         fleet, batch = random_case(seed, backend)
+        plain, ours = outcome_of(plain_replay, fleet, batch), outcome_of(replay, fleet, batch)
+        assert (plain is None) == (ours is None), seed
+        if plain is not None and ours is not None:
+            assert_agree(ours, plain)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_replay_with_decode_passes_that_take_no_time_agrees_with_plain_replay(backend: Backend) -> None:
+    """Such a pass ends at once, and what it releases comes after the pass that follows has begun."""
+    for seed in seeds(900, 30):
+        fleet, batch = random_case(seed, backend, features=("attention_dp", "no_chunking", "interval"))
+        assert fleet.agg is not None
+        fleet = Fleet(agg=dataclasses.replace(fleet.agg, step_times=FixedTimes(10.0, 0.0)))
         plain, ours = outcome_of(plain_replay, fleet, batch), outcome_of(replay, fleet, batch)
         assert (plain is None) == (ours is None), seed
         if plain is not None and ours is not None:

@@ -1,11 +1,13 @@
 """The compiled radix tree against the plain one: same hits, same room, same victims on random histories."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from tests.reference.radix_tree import Node, Tokens
 from tests.reference.radix_tree import RadixTree as PlainTree
-from workers.replay import radix
+from workers.replay import lost_pages, radix
 from workers.replay.compiled import bare_entry
 from workers.replay.page_runs import END_PAGE, RUN_NAME, page_runs
 from workers.replay.radix import EVICTABLE_PAGES, FREE_PAGES, OVERFLOW, RadixTree, new_tree
@@ -14,6 +16,9 @@ from workers.replay.radix import EVICTABLE_PAGES, FREE_PAGES, OVERFLOW, RadixTre
 evict, insert_prefix, lock_prefix, matched_pages, unlock = (
     bare_entry(each.py_func)
     for each in (radix.evict, radix.insert_prefix, radix.lock_prefix, radix.matched_pages, radix.unlock)
+)
+forget_lost, remembered_pages = (
+    bare_entry(each.py_func) for each in (lost_pages.forget_lost, lost_pages.remembered_pages)
 )
 
 Spans = list[tuple[int, int]]
@@ -143,3 +148,28 @@ def test_insert_beyond_node_capacity_raises_the_overflow_flag() -> None:
     assert tree.counters[OVERFLOW] == 0
     insert_prefix(tree, 0, 0, 0, runs, 1, 4, 1)
     assert tree.counters[OVERFLOW] == 1
+
+
+def test_evicted_pages_are_remembered_until_the_pass_ends() -> None:
+    runs = page_runs(
+        np.array([6, 9, 4]), 1, np.array([0, 1, 3, 4]), np.array([1, 1, 2, 3]), np.array([6, 6, 3, 4]), None
+    )
+    tree = new_tree(2, TOTAL_PAGES, 20, keeps_lost=True)
+    for request, pages in enumerate((6, 9, 4)):
+        tree.nodes[ENGINE, FREE_PAGES] -= pages - 6 * (request == 1)
+        hit = 6 if request == 1 else 0
+        last = lock_prefix(tree, ENGINE, runs.runs, runs.offset[request], hit, 1)
+        last, _ = insert_prefix(tree, ENGINE, last, hit, runs.runs, runs.offset[request], pages, 1)
+        unlock(tree, ENGINE, last)
+
+    def seen(pages: Any) -> list[int]:
+        spans = [(runs.offset[r], runs.offset[r + 1]) for r in range(3)]
+        return [int(pages(tree, ENGINE, runs.runs, first, end, 9, 1)) for first, end in spans]
+
+    before = seen(matched_pages)
+    evict(tree, ENGINE, 2)
+    evict(tree, ENGINE, 5)
+    assert seen(remembered_pages) == before == [6, 9, 4]
+    assert seen(matched_pages) == [2, 2, 4]
+    forget_lost(tree, ENGINE)
+    assert seen(remembered_pages) == seen(matched_pages) == [2, 2, 4]
