@@ -4,6 +4,10 @@ A stretch takes the blocks of all its passes when it ends. The router hears of e
 before it decides, the blocks of the passes that have ended by then are taken: those that are SETTLED.
 """
 
+import math
+
+import numpy as np
+
 from workers.replay.backends.decoding import growth_of_step
 from workers.replay.backends.sglang_room import growth_pages
 from workers.replay.backends.sglang_state import make_room
@@ -19,6 +23,8 @@ from workers.replay.state import (
     BLOCK_SIZE,
     BUSY,
     CACHING,
+    DECODE_CONTEXT,
+    DECODE_N,
     FREE_BLOCKS,
     HELD_BLOCKS,
     LAZY,
@@ -34,6 +40,7 @@ from workers.replay.state import (
     passes_of,
     ranks_of,
 )
+from workers.replay.step_lookup import walk
 
 
 @inner
@@ -70,8 +77,13 @@ def _may_evict(st, s, steps):  # type: ignore[no-untyped-def]
 @inner
 def _ended_by(st, w, now):  # type: ignore[no-untyped-def]
     """Passes of replica w's stretch that have ended by `now`; the last one has not."""
-    steps = ranks_of(st)[w * limits_of(st)[NUM_DP], REPEATS]
+    rank, num_dp = ranks_of(st), limits_of(st)[NUM_DP]
+    steps = rank[w * num_dp, REPEATS]
     ended, end = 0, passes_of(st)[w, PASS_START]
+    if num_dp == 1:
+        after = np.nextafter(now, math.inf)
+        ended, _, end = walk(st, rank[w, DECODE_N], rank[w, DECODE_CONTEXT], steps - 1, end, after)
+        return ended if end <= now else ended - 1
     while ended < steps - 1:
         end += lockstep_duration(st, w, ended)
         if end > now:
