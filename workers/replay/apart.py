@@ -1,7 +1,7 @@
 """Open-loop replicas without sessions never meet: each is replayed by itself, several at a time where there are threads.
 
-Threads share the rows of requests of one state and have everything else to themselves. Put together in the order of
-replicas, what they counted and logged is, byte for byte, that of a single thread.
+Threads share the arrays of one state whose rows lie by replica, and have to themselves what they would write to side by side.
+Put together in the order of replicas, what they counted and logged is, byte for byte, that of a single thread.
 """
 
 from collections.abc import Sequence
@@ -93,12 +93,11 @@ def _views(st: State, threads: int) -> list[_View]:
 def _shared(st: State, first: int, share: float) -> State:
     """A state on the same requests for a `share` of all replicas, from `first` on."""
     own = {name: st[name].copy() for name in _OWN}
-    limits, extents = own["limits"], np.zeros(st["extents"].shape, dtype=np.int32)  # mapped where it is used
+    limits = own["limits"]
     if limits[state.NUM_COPIES] > 0:
         limits[state.COPIES_USED] = first * limits[state.NUM_DP] * limits[state.NUM_BLOCKS]
-    extents[limits[state.FIRST_SENTINEL] :] = st["extents"][limits[state.FIRST_SENTINEL] :]
     room = max(_FIRST_GAPS, int(_GAPS_PER_REQUEST * share * len(st["requests"])))
-    return st.sharing(extents=extents, gaps=np.empty((room, st["gaps"].shape[1])), **own)
+    return st.sharing(gaps=np.empty((room, st["gaps"].shape[1])), **own)
 
 
 def _gather(st: State, parts: Sequence[State]) -> None:

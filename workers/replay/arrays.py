@@ -320,8 +320,8 @@ def _extents(
     limits[state.NUM_NODES], limits[state.FIRST_COPY] = tree.num_nodes, first_copy
     limits[state.NUM_COPIES], limits[state.FIRST_SENTINEL] = num_copies, sentinel
     limits[state.OWN_BY_BLOCK] = int(by_block)
-    extents = np.zeros((sentinel + num_ranks, 5), dtype=np.int32)
-    ends = np.arange(sentinel, sentinel + num_ranks)
+    extents = np.zeros((sentinel + num_ranks * kv_cache.SENTINEL_ROWS, 5), dtype=np.int32)
+    ends = np.arange(sentinel, len(extents))
     extents[sentinel:, kv_cache.LRU_PREV] = extents[sentinel:, kv_cache.LRU_NEXT] = ends
     limits[state.FREE_COPY] = state.NONE
     # Filled as it is used: most of it never is.

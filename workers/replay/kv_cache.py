@@ -52,6 +52,9 @@ from workers.replay.state import (
 CACHED, REFS, LRU_PREV, LRU_NEXT, NEXT_COPY = range(5)
 COPY_EXTENT, COPY_OWNER, OWNER_NEXT = range(3)
 
+SENTINEL_ROWS = 4
+"""Rows from one rank's sentinel to the next: a cache line, as several threads may write to them."""
+
 
 @inner
 def take(st, s, count):  # type: ignore[no-untyped-def]
@@ -66,7 +69,7 @@ def take(st, s, count):  # type: ignore[no-untyped-def]
         return
     rank[s, FREE_BLOCKS] = 0
     rank[s, INACTIVE_BLOCKS] -= missing
-    sentinel = limits[FIRST_SENTINEL] + s
+    sentinel = limits[FIRST_SENTINEL] + s * SENTINEL_ROWS
     while missing > 0:
         extent = ext[sentinel, LRU_NEXT]
         cut = min(missing, ext[extent, CACHED])
@@ -104,7 +107,7 @@ def lru_remove(st, extent):  # type: ignore[no-untyped-def]
 def lru_append(st, s, extent):  # type: ignore[no-untyped-def]
     """An extent nobody holds any more becomes the last to be evicted; its blocks count as inactive."""
     limits, rank, ext = limits_of(st), ranks_of(st), extents_of(st)
-    sentinel = limits[FIRST_SENTINEL] + s
+    sentinel = limits[FIRST_SENTINEL] + s * SENTINEL_ROWS
     last = ext[sentinel, LRU_PREV]
     ext[last, LRU_NEXT] = extent
     ext[extent, LRU_PREV] = last
