@@ -199,12 +199,12 @@ def test_planner_fields_take_their_own_names() -> None:
 
 
 def test_planner_switched_off_is_none() -> None:
-    assert read_case({"config": config() | {"planner": {"policy": "disabled"}}}).planner is None
+    assert read_case({"config": config() | {"planner": {"policy": "disabled"}}, "stack": "dynamo"}).planner is None
 
 
 def test_planner_field_that_nobody_knows_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="no_such_field"):
-        read_case({"config": config() | {"planner": {"policy": "enabled", "no_such_field": 1}}})
+        read_case({"config": config() | {"planner": {"policy": "enabled", "no_such_field": 1}}, "stack": "dynamo"})
 
 
 def test_dynamo_stack_reads_traffic_in_the_spica_dialect() -> None:
