@@ -63,9 +63,11 @@ def replay_apart(
         if passes.NEED_CACHE in codes:
             return False
         asking = [(view, code) for view, code in zip(waiting, codes, strict=True) if code != passes.FINISHED]
-        # Nobody reads the tables now.
+        # Nobody reads the tables now. Where one grows, all need its new arrays.
         for view, code in asking:
             answer(code, view.st, pool, table, exact)
+        for view, _ in asking:
+            table.lend_to(view.st, exact)
         waiting = [view for view, _ in asking]
         check_stop(should_stop)
     if len(views) > 1:

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from workers.errors import ReasonCode, StuckError, UnsupportedError
 from workers.replay import handoff_cohorts, handoff_loop, passes, state
-from workers.replay.arrays import build, lengthen_gap_log, order_handoffs
+from workers.replay.arrays import build, order_handoffs
 from workers.replay.batch_facts import facts_of
 from workers.replay.compiled import compile_once
 from workers.replay.drafts import extend_draws, needs_draws
+from workers.replay.drive import EVENTS_BETWEEN_CHECKS, answer
 from workers.replay.fleet import Fleet, Pool, Transfer
 from workers.replay.kept import Kept
 from workers.replay.reductions import folded_both, hands_over_in_order
@@ -23,7 +24,6 @@ from workers.replay.state import State
 from workers.replay.step_table import StepTable, step_table
 from workers.traffic.requests import RequestBatch
 
-_EVENTS_BETWEEN_CHECKS = 1 << 16
 _ENDS = (
     passes.FINISHED,
     passes.STUCK,
@@ -179,27 +179,15 @@ def drive_both(
     number = dec["numbers"]
     compile_once(run, pre.book, dec.book)
     while True:
-        for side in sides:
+        for side in sides:  # both, as they may share a table, whose arrays change when it grows
             side.table.lend_to(side.st, exact)
-        number[state.EVENTS_LEFT] = _EVENTS_BETWEEN_CHECKS
+        number[state.EVENTS_LEFT] = EVENTS_BETWEEN_CHECKS
         code = run(pre.book, dec.book)
         if code in _ENDS:
             return int(code)
-        _answer(code, sides[int(number[state.ASKING])], exact)
+        side = sides[int(number[state.ASKING])]
+        answer(code, side.st, side.pool, side.table, exact)
         check_stop()
-
-
-def _answer(code: int, side: Side, exact: bool) -> None:
-    st = side.st
-    n, a, b = (int(st["numbers"][i]) for i in (state.MISS_N, state.MISS_A, state.MISS_B))
-    if code == passes.NEED_PREFILL:
-        side.table.learn_prefill(n, a, b)
-    elif code == passes.NEED_DECODE:
-        side.table.learn_decode(n, a, b, exact)
-    elif code == passes.NEED_DRAWS:
-        extend_draws(st, side.pool)
-    elif code == passes.GROW_GAPS:
-        lengthen_gap_log(st)
 
 
 def mark_arrived(pre: Side, dec: Side) -> None:

@@ -5,15 +5,19 @@ import random
 from dataclasses import fields, replace
 
 import numpy as np
+import pytest
 
 from tests.golden import files
 from tests.reference.random_cases import Backend, random_case, seeds
+from tests.reference.step_times import GrowingTimes
 from workers.cases import read_case
 from workers.errors import StuckError, UnsupportedError
+from workers.replay import apart
 from workers.replay.fleet import Fleet
 from workers.replay.grouping import never_meet
 from workers.replay.loop import replay, replay_many
 from workers.replay.outcomes import Outcomes
+from workers.replay.step_lookup import HASH_MASK
 from workers.traffic.requests import RequestBatch
 
 
@@ -59,6 +63,48 @@ def test_replicas_that_never_meet_on_three_threads_give_the_bytes_of_one() -> No
         assert_equal_bytes(replay(fleet, batch, threads=3), expected)
         assert replay_many([(fleet, batch)], threads=3) == replay_many([(fleet, batch)])
     assert compared > 30
+
+
+def test_threads_that_learn_step_times_side_by_side_give_the_bytes_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    num = 2000
+    batch = RequestBatch(
+        arrival_ms=np.sort(rng.uniform(0.0, 4000.0, num)),
+        delay_ms=np.zeros(num),
+        input_tokens=rng.integers(1, 3000, num),
+        output_tokens=rng.integers(1, 60, num),
+        session=np.arange(num),
+        order=np.arange(num),
+        in_flight_cap=None,
+    )
+
+    def fleet() -> Fleet:
+        pool, _ = random_case(0, "vllm", features=())
+        assert pool.agg is not None
+        times = GrowingTimes()  # unknown to any table so far
+        return Fleet(
+            agg=replace(
+                pool.agg,
+                replicas=6,
+                num_blocks=4000,
+                block_size=16,
+                max_num_seqs=64,
+                max_num_batched_tokens=8192,
+                step_times=times,
+            )
+        )
+
+    expected, sizes, advance = replay(fleet(), batch), set[int](), apart._View.advance
+
+    def look_and_advance(view: apart._View) -> int:
+        # A table that grew while another view asked must have reached this one too.
+        assert len(view.st["memo"]) == view.st["timing"][HASH_MASK] + 1
+        sizes.add(len(view.st["memo"]))
+        return advance(view)
+
+    monkeypatch.setattr(apart._View, "advance", look_and_advance)
+    assert_equal_bytes(replay(fleet(), batch, threads=3), expected)
+    assert len(sizes) > 1
 
 
 def assert_equal_bytes(ours: Outcomes, expected: Outcomes) -> None:
